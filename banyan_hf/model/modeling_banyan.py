@@ -1,0 +1,398 @@
+"""Banyan: a recursive encoder that induces its own trees (arXiv 2407.17771), as a transformers model.
+
+A sentence travels: ids -> leaves -> induction -> graph -> upward pass -> root. A batch in pre-training goes on:
+root -> downward pass -> distinct leaves -> objective.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers.initialization as init
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput, logging
+
+from . import induction
+from .configuration_banyan import BanyanConfig
+from .counter_dropout import CounterDropout, leaf_keys, node_keys
+from .graph import EntangledGraph, entangle
+from .message_passing import Compose, Decompose, LinearCompose, LinearDecompose, downward, upward
+from .objectives import contrastive, cross_entropy, sampled_cross_entropy
+from .st_files import write_sentence_transformers_files
+
+try:
+    from . import kernels
+except ImportError:  # numba is optional: the torch backend does everything
+    kernels = None  # type: ignore[assignment]
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class BanyanModelOutput(ModelOutput):
+    """What `BanyanModel` returns.
+
+    Args:
+        last_hidden_state: (B, L, D), downward value of each token in its own sentence's tree; 0 at padding.
+        pooler_output: (B, D), the sentence embedding: the upward value of the root, or `config.pooling`'s choice.
+        trees: (B, L'-1, 2) int64 with `output_trees=True`, L' the most tokens in a sentence; the merges in order, as
+            node numbers of the sentence's own (tokens 0 .. n-1, then one per merge), padded with -100.
+    """
+
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    trees: Tensor | None = None
+
+
+@dataclass
+class BanyanForPreTrainingOutput(ModelOutput):
+    """What `BanyanForPreTraining` returns.
+
+    Args:
+        loss: () the objective over the batch.
+        logits: (n_leaves, V) with `output_logits=True`, scores at the distinct leaves.
+        leaf_tokens: (n_leaves,) int64, the token of each distinct leaf, which is also its target.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    leaf_tokens: Tensor | None = None
+
+
+class BanyanPreTrainedModel(PreTrainedModel):
+    """Initial values, and the files that make a saved folder open in sentence-transformers."""
+
+    config_class = BanyanConfig
+    base_model_prefix = "banyan"
+    main_input_name = "input_ids"
+    _no_split_modules: list[str] = []  # noqa: RUF012 - transformers' own declaration
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Start values of the reference: scales in (0.6, 0.9) before the sigmoid, biases 0, tokens in (-r, r)."""
+        super()._init_weights(module)
+        if isinstance(module, nn.Embedding):
+            init.uniform_(module.weight, -self.config.initializer_range, self.config.initializer_range)
+        elif isinstance(module, Compose | Decompose):
+            for name, parameter in module.named_parameters(recurse=False):
+                if name.endswith("scale"):
+                    init.uniform_(parameter, 0.6, 0.9)
+                else:
+                    init.zeros_(parameter)
+        elif isinstance(module, LinearCompose | LinearDecompose):
+            bound = module.weight.shape[0] ** -0.5
+            init.uniform_(module.weight, -bound, bound)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear):
+            bound = module.in_features**-0.5  # torch's default for a linear layer, which the reference keeps
+            init.uniform_(module.weight, -bound, bound)
+            init.uniform_(module.bias, -bound, bound)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Save as transformers does, and add the files that let `SentenceTransformer(folder)` find the pooled output."""
+        super().save_pretrained(save_directory, **kwargs)
+        write_sentence_transformers_files(save_directory)
+
+
+class BanyanModel(BanyanPreTrainedModel):
+    """The encoder: token table, compose, decompose.
+
+    Args:
+        config: a `BanyanConfig`.
+
+    Example:
+        >>> model = BanyanModel(BanyanConfig(vocab_size=50, hidden_size=8, num_channels=4)).eval()
+        >>> batch = torch.tensor([[3, 4, 5, 0], [7, 0, 0, 0]])
+        >>> out = model(batch, attention_mask=batch != 0, output_trees=True)
+        >>> out.pooler_output.shape, out.last_hidden_state.shape, out.trees.shape
+        (torch.Size([2, 8]), torch.Size([2, 4, 8]), torch.Size([2, 2, 2]))
+    """
+
+    def __init__(self, config: BanyanConfig) -> None:
+        super().__init__(config)
+        sizes = (config.channel_size, config.num_channels)
+        linear = config.composition == "linear"
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.compose = LinearCompose(*sizes) if linear else Compose(*sizes)
+        self.decompose = LinearDecompose(*sizes) if linear else Decompose(*sizes)
+        self._warned_of_truncation = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token table."""
+        return self.embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token table."""
+        self.embeddings = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_trees: bool = False,
+        return_dict: bool | None = None,
+    ) -> BanyanModelOutput | tuple[Tensor, ...]:
+        """Encode a batch; every sentence by itself, so its result does not depend on the others.
+
+        Args:
+            input_ids: (B, L) int64 token ids.
+            attention_mask: (B, L), nonzero at real tokens, which may stand anywhere in a row. Without it every token
+                counts, except `config.pad_token_id`.
+            inputs_embeds: (B, L, D) token vectors in place of `input_ids`.
+            output_trees: also return the merges.
+            return_dict: `False` for a plain tuple.
+
+        Returns:
+            A `BanyanModelOutput`. A row without tokens gets the unit vector whose coordinates are all equal: it is
+            finite and not zero, since a zero vector has no cosine.
+
+        Raises:
+            ValueError: ids, mask and embeddings disagree, an id lies outside the vocabulary, or a row is too long.
+        """
+        mask, offsets = self._sentences(input_ids, attention_mask, inputs_embeds)
+        table, tokens = self._leaves(input_ids, inputs_embeds, mask)
+        identity = torch.arange(len(tokens), device=tokens.device)  # occurrences stay apart: no sharing
+        graph, up, down = self._propagate(table, identity, offsets, identity=identity, share=False)
+        assert down is not None
+        hidden = table.new_zeros(*mask.shape, table.shape[1])  # (B, L, D)
+        hidden[mask] = down[: graph.n_leaves]
+        output = BanyanModelOutput(
+            last_hidden_state=hidden.to(self.dtype),
+            pooler_output=self._pool(graph, up),
+            trees=graph.merges() if output_trees else None,
+        )
+        use_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if use_dict else output.to_tuple()
+
+    def get_text_features(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> BanyanModelOutput:
+        """Only `pooler_output`, without the downward pass; what sentence-transformers calls.
+
+        Args:
+            input_ids, attention_mask: as in `forward`.
+
+        Returns:
+            A `BanyanModelOutput` with the same `pooler_output` as `forward`, bit for bit.
+        """
+        mask, offsets = self._sentences(input_ids, attention_mask, None)
+        table, tokens = self._leaves(input_ids, None, mask)
+        identity = torch.arange(len(tokens), device=tokens.device)
+        graph, up, _ = self._propagate(table, identity, offsets, identity=identity, share=False, need_down=False)
+        return BanyanModelOutput(pooler_output=self._pool(graph, up))
+
+    def entangle(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None
+    ) -> tuple[EntangledGraph, Tensor, Tensor]:
+        """The batch as one graph, and both values of every node: what pre-training looks at.
+
+        Args:
+            input_ids, attention_mask: as in `forward`.
+
+        Returns:
+            The graph (nodes shared if `config.entangled`), the upward values (N, D) and the downward values (N, D).
+        """
+        mask, offsets = self._sentences(input_ids, attention_mask, None)
+        tokens = input_ids[mask]  # (T,)
+        if self.config.entangled:
+            leaf_tokens, token_leaf = torch.unique(tokens, return_inverse=True)
+            identity = leaf_tokens
+        else:
+            leaf_tokens, token_leaf = tokens, torch.arange(len(tokens), device=tokens.device)
+            identity = token_leaf
+        leaves = self._compute_dtype(self.embeddings(leaf_tokens))  # (n_leaves, D)
+        graph, up, down = self._propagate(leaves, token_leaf, offsets, identity=identity, share=self.config.entangled)
+        assert down is not None
+        graph = EntangledGraph(leaf_tokens, graph.left, graph.right, graph.roots, graph.token_leaf, graph.offsets)
+        return graph, up, down
+
+    def _propagate(
+        self,
+        leaves: Tensor,
+        token_leaf: Tensor,
+        offsets: Tensor,
+        *,
+        identity: Tensor,
+        share: bool,
+        need_down: bool = True,
+    ) -> tuple[EntangledGraph, Tensor, Tensor | None]:
+        """Induce trees from the leaves (n_leaves, D), then carry values up, and down if asked, on the chosen backend."""
+        structure, dropout = self.config.structure, None
+        if self.training and self.config.dropout > 0:
+            dropout = (float(self.config.dropout), int(torch.randint(2**62, ())))
+            mask = CounterDropout(*dropout, keys=leaf_keys(identity))
+            leaves = leaves * mask.node_mask(torch.arange(len(leaves), device=leaves.device), leaves)
+
+        if self._use_numba(leaves.device):
+            coefficients = self.compose.coefficients(torch.float32)
+            graph, keys, values = kernels.induce(
+                leaves.detach(), token_leaf, offsets, tuple(c.detach() for c in coefficients),
+                identity=identity, share=share, structure=structure, dropout=dropout,
+            )  # fmt: skip
+            if not need_down and not torch.is_grad_enabled() and leaves.dtype == torch.float32:
+                return graph, values, None
+            masks = None if dropout is None else CounterDropout(*dropout, keys=keys)
+            both = (*self.compose.coefficients(leaves.dtype), *self.decompose.coefficients(leaves.dtype))
+            return graph, *kernels.EntangledPass.apply(graph, masks, leaves, *both)
+
+        graph = induction.induce(
+            leaves[token_leaf],
+            offsets,
+            self.compose,
+            identity=identity[token_leaf],
+            structure=structure,
+            dropout=dropout,
+        )
+        if share:
+            graph = entangle(graph, identity[token_leaf])
+        masks = None if dropout is None else CounterDropout(*dropout, keys=node_keys(graph, identity))
+        up = upward(graph, leaves, self.compose, dropout=masks)
+        return graph, up, downward(graph, up, self.decompose, dropout=masks) if need_down else None
+
+    def _use_numba(self, device: torch.device) -> bool:
+        possible = kernels is not None and device.type == "cpu" and self.config.composition == "diagonal"
+        if self.config.backend == "numba" and not possible:
+            why = "numba cannot be imported (pip install numba)" if kernels is None else f"the model is on {device}"
+            raise ValueError(f'backend="numba" but {why}. Set config.backend="auto" to use torch in such cases.')
+        return possible and self.config.backend != "torch"
+
+    def _compute_dtype(self, x: Tensor) -> Tensor:
+        """Half precision is computed in float32: trees are always induced from float32 values."""
+        return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+    def _sentences(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Which positions are tokens, (B, L) bool, and where each sentence's tokens begin, (B+1,) int64."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+        shape = input_ids.shape if input_ids is not None else inputs_embeds.shape[:-1]  # type: ignore[union-attr]
+        if len(shape) != 2:
+            raise ValueError(f"input_ids must be (batch, length), not {tuple(shape)}. Is a batch dimension missing?")
+        if attention_mask is not None:
+            if attention_mask.shape != shape:
+                raise ValueError(
+                    f"attention_mask is {tuple(attention_mask.shape)} but the input is {tuple(shape)}: "
+                    "pass the mask that the tokenizer returned together with these ids."
+                )
+            mask = attention_mask.bool()
+        elif input_ids is not None and self.config.pad_token_id is not None:
+            mask = input_ids != self.config.pad_token_id
+        else:
+            mask = torch.ones(shape, dtype=torch.bool, device=self.device)
+        lengths, limit = mask.sum(dim=1), self.config.max_position_embeddings  # (B,)
+        if (longest := int(lengths.max()) if len(lengths) else 0) > limit:
+            raise ValueError(
+                f"An input has {longest} tokens, more than max_position_embeddings={limit}. Truncate it "
+                f"(tokenizer(..., truncation=True, max_length={limit})), split it, or raise config.max_position_embeddings."
+            )
+        if longest == limit > 1 and not self.training and not self._warned_of_truncation:
+            self._warned_of_truncation = True
+            logger.warning(
+                f"{int((lengths == limit).sum())} of {len(lengths)} inputs fill all {limit} tokens "
+                "(max_position_embeddings): the tokenizer has probably cut what came after. Split long texts to have all "
+                "of them encoded. (Said once per model.)"
+            )
+        return mask, F.pad(lengths.cumsum(0), (1, 0))
+
+    def _leaves(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Value of every token occurrence (T, D) in compute precision, and the token ids (T,), -1 if unknown."""
+        if input_ids is None:
+            leaves = inputs_embeds[mask]  # type: ignore[index]
+            return self._compute_dtype(leaves), torch.full((len(leaves),), -1, device=leaves.device)
+        tokens = input_ids[mask]
+        self._check_vocabulary(tokens)
+        return self._compute_dtype(self.embeddings(tokens)), tokens
+
+    def _check_vocabulary(self, tokens: Tensor) -> None:
+        size = self.embeddings.num_embeddings
+        if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < size):
+            bad = tokens[(tokens < 0) | (tokens >= size)][0].item()
+            raise ValueError(
+                f"input_ids holds {bad} but the token table has {size} rows (vocab_size): were these ids made by "
+                "another model's tokenizer?"
+            )
+
+    def _pool(self, graph: EntangledGraph, up: Tensor) -> Tensor:
+        """One vector per sentence, (B, D)."""
+        lengths = graph.offsets.diff()[:, None]  # (B, 1)
+        width = up.shape[1]
+        neutral = up.new_full((1, width), width**-0.5)  # the value of a row without tokens
+        if not graph.n_nodes:
+            return neutral.expand(len(lengths), -1).to(self.dtype)
+        pooled = up[graph.roots.clamp(min=0)]  # (B, D)
+        if self.config.pooling != "root":
+            sentence = torch.repeat_interleave(lengths[:, 0])  # (T,)
+            mean = torch.zeros_like(pooled).index_add(0, sentence, up[graph.token_leaf]) / lengths.clamp(min=1)
+            pooled = mean if self.config.pooling == "mean" else F.normalize(pooled) + F.normalize(mean)
+        return torch.where(lengths > 0, pooled, neutral).to(self.dtype)
+
+
+class BanyanForPreTraining(BanyanPreTrainedModel):
+    """A Banyan with its output layer and objective over the batch's graph.
+
+    Args:
+        config: a `BanyanConfig`.
+
+    Example:
+        >>> model = BanyanForPreTraining(BanyanConfig(vocab_size=50, hidden_size=8, num_channels=4)).eval()
+        >>> out = model(torch.tensor([[3, 4, 5], [3, 4, 6]]), output_logits=True)
+        >>> out.logits.shape, out.leaf_tokens.tolist(), bool(out.loss > 0)
+        (torch.Size([4, 50]), [3, 4, 5, 6], True)
+    """
+
+    def __init__(self, config: BanyanConfig) -> None:
+        super().__init__(config)
+        self.banyan = BanyanModel(config)
+        # Self-StrAE's objective needs no output layer, and a parameter without gradient would stop DDP.
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size) if config.objective == "cross_entropy" else None
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The output layer; its own table, not tied to the token table."""
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output layer."""
+        self.lm_head = new_embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        output_logits: bool = False,
+        return_loss: bool = True,
+        return_dict: bool | None = None,
+    ) -> BanyanForPreTrainingOutput | tuple[Tensor, ...]:
+        """The objective of a batch: one term per distinct token (entangled) or per token occurrence.
+
+        Args:
+            input_ids, attention_mask: as in `BanyanModel.forward`.
+            output_logits: also return the scores at the leaves, over the whole vocabulary: (n_leaves, V).
+            return_loss: `Trainer` reads this name to know that the model makes its own loss.
+            return_dict: `False` for a plain tuple.
+
+        Returns:
+            A `BanyanForPreTrainingOutput`. In `eval()` the loss is over the whole vocabulary even where training samples.
+        """
+        graph, up, down = self.banyan.entangle(input_ids, attention_mask)
+        hidden, targets = down[: graph.n_leaves].to(self.dtype), graph.leaf_tokens
+        loss = self._loss(hidden, targets, up, down) if return_loss else None
+        logits = self.lm_head(hidden) if output_logits and self.lm_head is not None else None
+        output = BanyanForPreTrainingOutput(loss=loss, logits=logits, leaf_tokens=targets)
+        use_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if use_dict else output.to_tuple()
+
+    def _loss(self, hidden: Tensor, targets: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        if self.lm_head is None:
+            return contrastive(up, down, temperature=self.config.temperature)
+        weight, bias = self.lm_head.weight, self.lm_head.bias
+        if self.training and self.config.num_negatives is not None:
+            negatives = torch.randperm(len(weight), device="cpu")[: self.config.num_negatives].to(weight.device)
+            return sampled_cross_entropy(hidden, weight, bias, targets, negatives)
+        return cross_entropy(hidden, weight, bias, targets)

@@ -1,0 +1,40 @@
+"""The three small JSON files that tell sentence-transformers how to open a Banyan folder.
+
+Without them it would wrap the encoder with mean pooling over `last_hidden_state`, silently. They name only built-in
+modules, so no trust flag is needed for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+FILES: dict[str, object] = {
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    ],
+    "sentence_bert_config.json": {
+        "transformer_task": "feature-extraction",
+        "modality_config": {"text": {"method": "get_text_features", "method_output_name": "pooler_output"}},
+        "module_output_name": "sentence_embedding",
+    },
+    "config_sentence_transformers.json": {
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": "", "document": ""},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
+    },
+}
+
+
+def write_sentence_transformers_files(folder: str | os.PathLike) -> None:
+    """Write the files that are missing; those that are there may be somebody's choice (prompts, a further module).
+
+    Args:
+        folder: of the saved model.
+    """
+    for name, content in FILES.items():
+        path = Path(folder, name)
+        if not path.exists():
+            path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
