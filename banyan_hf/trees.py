@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from rich.text import Text
 from rich.tree import Tree as RichTree
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from .encoding import tokenize_batch
 from .model.modeling_banyan import BanyanModel
+from .tokenizer import SPACE
 
 if TYPE_CHECKING:
     import nltk
+
+T = TypeVar("T")
 
 
 def merge_spans(merges: Tensor, n_tokens: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -56,15 +61,16 @@ class Tree:
     tokens: tuple[str, ...]
     merges: tuple[tuple[int, int], ...]
 
-    def _fold(self, leaf: list, join) -> list:  # type: ignore[no-untyped-def,type-arg]
-        """Combine values bottom up, in a loop: a tree may be deeper than Python's recursion limit."""
-        nodes = list(leaf)
+    def _fold(self, leaves: Sequence[T], join: Callable[[T, T], T]) -> list[T]:
+        """A value for every node, from the leaves up; a loop, since a tree may be deeper than Python recurses."""
+        nodes = list(leaves)
         for left, right in self.merges:
             nodes.append(join(nodes[left], nodes[right]))
         return nodes
 
     def __str__(self) -> str:
-        nodes = self._fold(list(self.tokens), lambda left, right: f"({left} {right})")
+        """The tree in brackets; `()` for a text without tokens."""
+        nodes = self._fold(self.tokens, lambda left, right: f"({left} {right})")
         return nodes[-1] if nodes else "()"
 
     @property
@@ -72,24 +78,27 @@ class Tree:
         """Longest path from the root to a token."""
         return max(self._fold([0] * len(self.tokens), lambda left, right: max(left, right) + 1), default=0)
 
+    @property
+    def spans(self) -> list[str]:
+        """The words under each node: tokens first, then merges; the last is the whole text."""
+        return self._fold(self.tokens, lambda left, right: f"{left} {right}")
+
     def to_nltk(self) -> nltk.Tree:
         """The tree for nltk (`pip install nltk`); composed nodes have the empty label."""
         from nltk import Tree as NltkTree
 
-        nodes = self._fold(list(self.tokens), lambda left, right: NltkTree("", [left, right]))
+        nodes: list[Any] = self._fold(list(self.tokens), lambda left, right: NltkTree("", [left, right]))
         return nodes[-1] if self.merges else NltkTree("", list(self.tokens))
 
     def to_rich(self) -> RichTree:
         """The tree for a terminal: `rich.print(tree.to_rich())`."""
-        spans = self._fold([t for t in self.tokens], lambda left, right: f"{left} {right}")
-        drawing = RichTree(f"[bold]{spans[-1]}[/]" if spans else "(no tokens)")
+        spans, n = self.spans, len(self.tokens)
+        drawing = RichTree(Text(spans[-1] if spans else "(no tokens)"))
         todo = [(drawing, len(spans) - 1)]
-        n = len(self.tokens)
         while todo:
             branch, node = todo.pop()
-            if node >= n:
-                for child in reversed(self.merges[node - n]):
-                    todo.append((branch, child))
+            for child in self.merges[node - n] if node >= n else ():
+                todo.append((branch.add(Text(spans[child], style="bold" if child < n else "dim")), child))
         return drawing
 
 
@@ -97,11 +106,24 @@ def parse(texts: Sequence[str], model: BanyanModel, tokenizer: PreTrainedTokeniz
     """Induce the tree of each text.
 
     Args:
-        texts: any number of strings.
-        model: in `eval()` mode.
+        texts: any number of strings; a long one is truncated as for encoding.
+        model: of any mode; it is parsed in evaluation mode.
         tokenizer: the model's own.
 
     Returns:
-        One `Tree` per text; tokens are shown as written in the vocabulary, without the word-begin mark.
+        One `Tree` per text; tokens are shown as in the vocabulary, without the mark that begins a word.
     """
-    raise NotImplementedError
+    if not texts:
+        return []
+    was_training = model.training
+    model.eval()
+    batch = tokenize_batch(texts, model, tokenizer)
+    with torch.inference_mode():
+        merges = model(**batch, output_trees=True).trees  # (B, L-1, 2)
+    model.train(was_training)
+    trees = []
+    for ids, mask, rows in zip(batch["input_ids"], batch["attention_mask"].bool(), merges.tolist(), strict=True):
+        pieces = tokenizer.convert_ids_to_tokens(ids[mask].tolist())
+        tokens = tuple(piece.removeprefix(SPACE) or SPACE for piece in pieces)
+        trees.append(Tree(tokens, tuple((left, right) for left, right in rows if left >= 0)))
+    return trees

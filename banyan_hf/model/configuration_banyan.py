@@ -18,9 +18,9 @@ class BanyanConfig(PreTrainedConfig):
         vocab_size: number of token vectors V.
         hidden_size: length D of an embedding. D = num_channels * channel_size.
         num_channels: K, the channels that share one set of composition weights.
-        composition: `"diagonal"` (Banyan: a scale for each side and a bias) or `"linear"` (Self-StrAE: a 2U x U matrix).
-        entangled: during pre-training, nodes of a batch with the same identity are one node.
-        objective: `"cross_entropy"` (predict the token at each distinct leaf) or `"contrastive"` (upward against
+        composition: `"diagonal"` (Banyan: scales and a bias) or `"linear"` (Self-StrAE: a 2U x U matrix).
+        entangled: in pre-training, equal nodes of a batch are one node.
+        objective: `"cross_entropy"` (predict the token at each leaf) or `"contrastive"` (upward against
             downward value of each node).
         structure: how trees are made. `"greedy"` is the model; `"left"`, `"right"`, `"balanced"` and `"random"` are
             controls that ignore the vectors.
@@ -118,5 +118,5 @@ class BanyanConfig(PreTrainedConfig):
         """The numba kernels know the diagonal functions only."""
         if self.backend == "numba" and self.composition == "linear":
             raise ValueError(
-                'backend="numba" has kernels for composition="diagonal" only, not "linear". Use backend="auto" or "torch".'
+                'backend="numba" has kernels for composition="diagonal", not "linear". Use backend="auto" or "torch".'
             )

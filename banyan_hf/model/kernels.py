@@ -2,9 +2,7 @@
 
 A sentence's working set stays in cache, equal nodes are found in one hash table, and nothing is done per node in
 Python. Values are composed with the same float32 operations in the same order as in torch, so both backends make the
-same bits. `EntangledPass` wraps the passes and their hand-written gradients for autograd.
-
-Importing this file needs numba; `modeling_banyan.py` falls back to torch without it.
+same bits. `numba_backend.py` calls these functions with torch's memory.
 """
 
 from __future__ import annotations
@@ -12,13 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
-from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from .counter_dropout import GOLDEN, LANES, MIX_1, MIX_2, CounterDropout, leaf_keys
-from .graph import EntangledGraph
+from .counter_dropout import GOLDEN, LANES, MIX_1, MIX_2
 
 STRUCTURES = {"greedy": 0, "left": 1, "right": 2, "balanced": 3, "random": 4}
 
@@ -39,14 +33,14 @@ def _jit(**options: Any) -> Any:
 
 
 @_jit(inline="always")
-def _mix(x):  # type: ignore[no-untyped-def]
+def _mix(x):
     x = (x ^ (x >> np.uint64(30))) * _M1
     x = (x ^ (x >> np.uint64(27))) * _M2
     return x ^ (x >> np.uint64(31))
 
 
 @_jit(fastmath={"reassoc", "nsz", "contract"})
-def _dot(a, b):  # type: ignore[no-untyped-def]
+def _dot(a, b):
     """Sum of products in float64; its order may change, since the result is rounded to float32 afterwards."""
     total = 0.0
     for k in range(a.shape[0]):
@@ -55,7 +49,7 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
 
 
 @_jit()
-def _score(structure, index, left, right, values, norms, keys, heights):  # type: ignore[no-untyped-def]
+def _score(structure, index, left, right, values, norms, keys, heights):
     """Score of merging two neighbours; see `induction.SCORES`."""
     if structure == 0:
         return np.float32(_dot(values[left], values[right]) / max(norms[left] * norms[right], 1e-30))
@@ -69,13 +63,13 @@ def _score(structure, index, left, right, values, norms, keys, heights):  # type
 
 
 @_jit()
-def _compose(out, left, right, left_scale, right_scale, bias):  # type: ignore[no-untyped-def]
+def _compose(out, left, right, left_scale, right_scale, bias):
     for k in range(out.shape[0]):
         out[k] = left[k] * left_scale[k] + right[k] * right_scale[k] + bias[k]
 
 
 @_jit()
-def _drop(vector, key, stream, threshold, scale):  # type: ignore[no-untyped-def]
+def _drop(vector, key, stream, threshold, scale):
     """Multiply a vector by its dropout mask, in place; see `CounterDropout`."""
     zero = vector.dtype.type(0)
     for start in range(0, vector.shape[0], LANES):
@@ -86,10 +80,10 @@ def _drop(vector, key, stream, threshold, scale):  # type: ignore[no-untyped-def
 
 
 @_jit()
-def _induce(
+def induce(
     values, keys, n_leaves, token_leaf, offsets, left_scale, right_scale, bias,
     share, structure, stream, threshold, scale, left, right, roots,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Fill left, right, roots, and the rows of values and keys behind the leaves; returns the number of nodes."""
     n_nodes = n_leaves
     norms = np.empty(values.shape[0], np.float64)
@@ -155,7 +149,8 @@ def _induce(
 
 
 @_jit()
-def _upward(up, left, right, left_scale, right_scale, bias, keys, stream, threshold, scale):  # type: ignore[no-untyped-def]
+def upward(up, left, right, left_scale, right_scale, bias, keys, stream, threshold, scale):
+    """Children before parents: ids ascend. Fills the rows of `up` behind the leaves."""
     n_leaves = up.shape[0] - left.shape[0]
     for i in range(left.shape[0]):
         _compose(up[n_leaves + i], up[left[i]], up[right[i]], left_scale, right_scale, bias)
@@ -164,9 +159,9 @@ def _upward(up, left, right, left_scale, right_scale, bias, keys, stream, thresh
 
 
 @_jit()
-def _downward(
+def downward(
     up, down, edges, left, right, left_scale, right_scale, left_bias, right_bias, keys, streams, threshold, scale
-):  # type: ignore[no-untyped-def]
+):
     """Parents before children: ids descend. `down` first gathers the sums of the messages, then holds the values."""
     n_leaves, size = up.shape[0] - left.shape[0], up.shape[1]
     message = np.empty(size, up.dtype)
@@ -187,10 +182,10 @@ def _downward(
 
 
 @_jit()
-def _downward_backward(
+def downward_backward(
     grad_down, grad_up, down, edges, left, right, left_scale, right_scale,
     grad_left_scale, grad_right_scale, grad_left_bias, grad_right_bias, keys, streams, threshold, scale,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Children before parents: ids ascend. Turns the gradient of `down` into that of `up` and of the coefficients."""
     n_leaves, size = down.shape[0] - left.shape[0], down.shape[1]
     grad = np.empty(size, down.dtype)
@@ -218,10 +213,10 @@ def _downward_backward(
 
 
 @_jit()
-def _upward_backward(
+def upward_backward(
     grad_up, up, left, right, left_scale, right_scale,
     grad_left_scale, grad_right_scale, grad_bias, keys, stream, threshold, scale,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Parents before children: ids descend. Afterwards the leaf rows of grad_up are the gradient of the leaves."""
     n_leaves = up.shape[0] - left.shape[0]
     for i in range(left.shape[0] - 1, -1, -1):
@@ -234,116 +229,3 @@ def _upward_backward(
             grad_left_scale[k] += grad[k] * up[l, k]
             grad_right_scale[k] += grad[k] * up[r, k]
             grad_bias[k] += grad[k]
-
-
-def _dropout_arguments(dropout: CounterDropout | None, dtype: torch.dtype) -> tuple[Any, ...]:
-    """(streams, threshold, scale) as the kernels want them."""
-    if dropout is None:
-        return np.zeros(3, np.uint64), np.uint64(0), np.float32(1)
-    streams = np.array([dropout.stream(k) for k in range(3)], np.int64).view(np.uint64)
-    factor = np.float64(dropout.scale) if dtype == torch.float64 else np.float32(dropout.scale)
-    return streams, np.uint64(dropout.threshold), factor
-
-
-def _unsigned(keys: Tensor) -> np.ndarray:
-    return keys.numpy().view(np.uint64)
-
-
-@torch.no_grad()
-def induce(
-    leaves: Tensor,
-    token_leaf: Tensor,
-    offsets: Tensor,
-    coefficients: tuple[Tensor, Tensor, Tensor],
-    *,
-    identity: Tensor,
-    share: bool,
-    structure: str = "greedy",
-    dropout: tuple[float, int] | None = None,
-) -> tuple[EntangledGraph, Tensor, Tensor]:
-    """Build the trees of a batch and, with `share`, the entangled graph at once.
-
-    Args:
-        leaves: (n_leaves, D), value of every leaf.
-        token_leaf: (T,) int64, leaf of every token.
-        offsets: (B+1,) int64, where each sentence's tokens begin and end.
-        coefficients: of `Compose`, float32.
-        identity: (n_leaves,) int64, seeds the node keys; becomes `leaf_tokens`.
-        share: whether equal pairs of children are one node.
-        structure, dropout: see `induction.induce`.
-
-    Returns:
-        The graph, the node keys (N,), and the upward values (N, D) in float32.
-    """
-    n_tokens, n_leaves = len(token_leaf), len(leaves)
-    room = n_tokens - int((offsets.diff() > 0).sum())  # merges of all sentences
-    values = torch.empty(n_leaves + room, leaves.shape[1])
-    values[:n_leaves] = leaves
-    keys = torch.empty(n_leaves + room, dtype=torch.int64)
-    keys[:n_leaves] = leaf_keys(identity)
-    left, right = torch.empty(room, dtype=torch.int64), torch.empty(room, dtype=torch.int64)
-    roots = torch.empty(len(offsets) - 1, dtype=torch.int64)
-    mask = None if dropout is None else CounterDropout(probability=dropout[0], seed=dropout[1], keys=keys)
-    streams, threshold, scale = _dropout_arguments(mask, torch.float32)
-    n_nodes = _induce(
-        values.numpy(), _unsigned(keys), n_leaves, token_leaf.numpy(), offsets.numpy(),
-        *(c.numpy() for c in coefficients), share, STRUCTURES[structure], streams[0], threshold, scale,
-        left.numpy(), right.numpy(), roots.numpy(),
-    )  # fmt: skip
-    graph = EntangledGraph(
-        identity, left[: n_nodes - n_leaves], right[: n_nodes - n_leaves], roots, token_leaf, offsets
-    )
-    return graph, keys[:n_nodes], values[:n_nodes]
-
-
-class EntangledPass(torch.autograd.Function):
-    """Leaves and coefficients -> upward and downward values of every node, with gradients by hand.
-
-    The gradients are those of `message_passing.upward` and `.downward`: the same graph walked the other way, with the
-    dropout masks made anew from their counters.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, graph: EntangledGraph, dropout: CounterDropout | None, leaves: Tensor, *coefficients: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Coefficients: left scale, right scale, bias of compose; left and right scale, left and right bias of decompose."""
-        arrays = [c.detach().contiguous().numpy() for c in coefficients]
-        left, right = graph.left.numpy(), graph.right.numpy()
-        edges = graph.parent_counts().to(leaves.dtype)
-        keys = _unsigned(dropout.keys) if dropout is not None else np.zeros(graph.n_nodes, np.uint64)
-        streams, threshold, scale = _dropout_arguments(dropout, leaves.dtype)
-        up = leaves.new_empty(graph.n_nodes, leaves.shape[1])
-        up[: graph.n_leaves] = leaves.detach()
-        down = torch.zeros_like(up)
-        _upward(up.numpy(), left, right, *arrays[:3], keys, streams[0], threshold, scale)
-        _downward(
-            up.numpy(), down.numpy(), edges.numpy(), left, right, *arrays[3:], keys, streams[1:], threshold, scale
-        )
-        ctx.save_for_backward(up, down, edges, *coefficients)
-        ctx.graph, ctx.dropout = graph, dropout
-        return up, down
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_up: Tensor, grad_down: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the leaves and of the seven coefficient vectors."""
-        up, down, edges, *coefficients = ctx.saved_tensors
-        graph, dropout = ctx.graph, ctx.dropout
-        arrays = [c.detach().contiguous().numpy() for c in coefficients]
-        left, right = graph.left.numpy(), graph.right.numpy()
-        keys = _unsigned(dropout.keys) if dropout is not None else np.zeros(graph.n_nodes, np.uint64)
-        streams, threshold, scale = _dropout_arguments(dropout, up.dtype)
-        # Sums over all nodes run in float64: thousands of float32 terms would lose digits.
-        grads = [torch.zeros(up.shape[1], dtype=torch.float64) for _ in arrays]
-        g = [grad.numpy() for grad in grads]
-        grad_up, grad_down = grad_up.clone(), grad_down.clone()  # the kernels accumulate in place
-        _downward_backward(
-            grad_down.numpy(), grad_up.numpy(), down.numpy(), edges.numpy(), left, right, arrays[3], arrays[4],
-            g[3], g[4], g[5], g[6], keys, streams[1:], threshold, scale,
-        )  # fmt: skip
-        _upward_backward(
-            grad_up.numpy(), up.numpy(), left, right, arrays[0], arrays[1], g[0], g[1], g[2],
-            keys, streams[0], threshold, scale,
-        )  # fmt: skip
-        return None, None, grad_up[: graph.n_leaves], *(grad.to(up.dtype) for grad in grads)

@@ -26,9 +26,9 @@ from .objectives import contrastive, cross_entropy, sampled_cross_entropy
 from .st_files import write_sentence_transformers_files
 
 try:
-    from . import kernels
+    from . import numba_backend
 except ImportError:  # numba is optional: the torch backend does everything
-    kernels = None  # type: ignore[assignment]
+    numba_backend = None  # type: ignore[assignment]
 
 logger = logging.get_logger(__name__)
 
@@ -93,9 +93,25 @@ class BanyanPreTrainedModel(PreTrainedModel):
             init.uniform_(module.weight, -bound, bound)
             init.uniform_(module.bias, -bound, bound)
 
-    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save as transformers does, and add the files that let `SentenceTransformer(folder)` find the pooled output."""
-        super().save_pretrained(save_directory, **kwargs)
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, except that a checkpoint without all tensors of the encoder is refused.
+
+        A fresh output layer is legal (the encoder alone was saved); a fresh token table or composition is not.
+        """
+        wanted = kwargs.pop("output_loading_info", False)
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
+        if lost := sorted(key for key in info["missing_keys"] if not key.startswith("lm_head.")):
+            raise ValueError(
+                f"{pretrained_model_name_or_path} lacks {', '.join(lost)}: the checkpoint is incomplete or belongs to "
+                "another kind of model. Save it again, or train it anew."
+            )
+        return (model, info) if wanted else model
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save as transformers does, and add what `SentenceTransformer(folder)` needs to find the pooled output."""
+        super().save_pretrained(save_directory, *args, **kwargs)
         write_sentence_transformers_files(save_directory)
 
 
@@ -129,7 +145,7 @@ class BanyanModel(BanyanPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the token table."""
-        self.embeddings = value
+        self.embeddings = value  # type: ignore[assignment]
 
     def forward(
         self,
@@ -221,7 +237,7 @@ class BanyanModel(BanyanPreTrainedModel):
         share: bool,
         need_down: bool = True,
     ) -> tuple[EntangledGraph, Tensor, Tensor | None]:
-        """Induce trees from the leaves (n_leaves, D), then carry values up, and down if asked, on the chosen backend."""
+        """Induce trees from the leaves (n_leaves, D), then carry values up (and down), on the chosen backend."""
         structure, dropout = self.config.structure, None
         if self.training and self.config.dropout > 0:
             dropout = (float(self.config.dropout), int(torch.randint(2**62, ())))
@@ -229,16 +245,17 @@ class BanyanModel(BanyanPreTrainedModel):
             leaves = leaves * mask.node_mask(torch.arange(len(leaves), device=leaves.device), leaves)
 
         if self._use_numba(leaves.device):
-            coefficients = self.compose.coefficients(torch.float32)
-            graph, keys, values = kernels.induce(
-                leaves.detach(), token_leaf, offsets, tuple(c.detach() for c in coefficients),
+            assert isinstance(self.compose, Compose) and isinstance(self.decompose, Decompose)
+            left_scale, right_scale, bias = (c.detach() for c in self.compose.coefficients(torch.float32))
+            graph, keys, values = numba_backend.induce(
+                leaves.detach(), token_leaf, offsets, (left_scale, right_scale, bias),
                 identity=identity, share=share, structure=structure, dropout=dropout,
             )  # fmt: skip
             if not need_down and not torch.is_grad_enabled() and leaves.dtype == torch.float32:
                 return graph, values, None
             masks = None if dropout is None else CounterDropout(*dropout, keys=keys)
             both = (*self.compose.coefficients(leaves.dtype), *self.decompose.coefficients(leaves.dtype))
-            return graph, *kernels.EntangledPass.apply(graph, masks, leaves, *both)
+            return graph, *numba_backend.EntangledPass.apply(graph, masks, leaves, *both)
 
         graph = induction.induce(
             leaves[token_leaf],
@@ -255,9 +272,11 @@ class BanyanModel(BanyanPreTrainedModel):
         return graph, up, downward(graph, up, self.decompose, dropout=masks) if need_down else None
 
     def _use_numba(self, device: torch.device) -> bool:
-        possible = kernels is not None and device.type == "cpu" and self.config.composition == "diagonal"
+        possible = numba_backend is not None and device.type == "cpu" and self.config.composition == "diagonal"
         if self.config.backend == "numba" and not possible:
-            why = "numba cannot be imported (pip install numba)" if kernels is None else f"the model is on {device}"
+            why = (
+                "numba cannot be imported (pip install numba)" if numba_backend is None else f"the model is on {device}"
+            )
             raise ValueError(f'backend="numba" but {why}. Set config.backend="auto" to use torch in such cases.')
         return possible and self.config.backend != "torch"
 
@@ -289,14 +308,14 @@ class BanyanModel(BanyanPreTrainedModel):
         if (longest := int(lengths.max()) if len(lengths) else 0) > limit:
             raise ValueError(
                 f"An input has {longest} tokens, more than max_position_embeddings={limit}. Truncate it "
-                f"(tokenizer(..., truncation=True, max_length={limit})), split it, or raise config.max_position_embeddings."
+                f"(tokenizer(..., truncation=True, max_length={limit})), split it, or raise the limit in the config."
             )
         if longest == limit > 1 and not self.training and not self._warned_of_truncation:
             self._warned_of_truncation = True
             logger.warning(
                 f"{int((lengths == limit).sum())} of {len(lengths)} inputs fill all {limit} tokens "
-                "(max_position_embeddings): the tokenizer has probably cut what came after. Split long texts to have all "
-                "of them encoded. (Said once per model.)"
+                "(max_position_embeddings): the tokenizer has probably cut what came after. Split long texts to have "
+                "all of them encoded. (Said once per model.)"
             )
         return mask, F.pad(lengths.cumsum(0), (1, 0))
 
@@ -378,7 +397,7 @@ class BanyanForPreTraining(BanyanPreTrainedModel):
             return_dict: `False` for a plain tuple.
 
         Returns:
-            A `BanyanForPreTrainingOutput`. In `eval()` the loss is over the whole vocabulary even where training samples.
+            A `BanyanForPreTrainingOutput`. In `eval()` the loss is over the whole vocabulary, never sampled.
         """
         graph, up, down = self.banyan.entangle(input_ids, attention_mask)
         hidden, targets = down[: graph.n_leaves].to(self.dtype), graph.leaf_tokens

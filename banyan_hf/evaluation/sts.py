@@ -1,0 +1,70 @@
+"""Semantic textual similarity: Spearman's correlation of cosines with human scores, times 100."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.nn.functional as F
+from scipy.stats import spearmanr
+from torch import Tensor
+
+COLUMNS = ("sent1", "sent2", "score")
+
+
+@dataclass(frozen=True)
+class SentencePairs:
+    """Pairs of sentences with a human score each.
+
+    Args:
+        first, second: the sentences.
+        scores: how alike they are; any scale.
+    """
+
+    first: list[str]
+    second: list[str]
+    scores: list[float]
+
+
+def read_pairs(path: str | os.PathLike) -> SentencePairs:
+    """Read a CSV file with the columns sent1, sent2, score.
+
+    Raises:
+        ValueError: the file is missing or empty, lacks a column, or a score is not a number.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file. A CSV with the columns {', '.join(COLUMNS)} is expected.")
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+        if missing:
+            raise ValueError(
+                f"{path} has the columns {reader.fieldnames}, but {', '.join(missing)} is missing. "
+                f"Its first line must name {', '.join(COLUMNS)}."
+            )
+        rows = list(reader)
+    if len(rows) < 2:
+        raise ValueError(f"{path} holds {len(rows)} pairs; a correlation needs at least 2.")
+    scores = []
+    for number, row in enumerate(rows, start=2):
+        try:
+            scores.append(float(row["score"]))
+        except (TypeError, ValueError):
+            raise ValueError(f"{path}, line {number}: score {row['score']!r} is not a number.") from None
+    return SentencePairs([row["sent1"] for row in rows], [row["sent2"] for row in rows], scores)
+
+
+def spearman(encode: Callable[[list[str]], Tensor], pairs: SentencePairs) -> float:
+    """Spearman's correlation x 100 between the cosine of two embeddings and the human score.
+
+    Args:
+        encode: texts -> (n, D) embeddings.
+        pairs: the data.
+    """
+    first, second = encode(pairs.first).float(), encode(pairs.second).float()
+    cosines = F.cosine_similarity(first, second)  # (n,)
+    return 100 * float(spearmanr(cosines.cpu().numpy(), pairs.scores).statistic)

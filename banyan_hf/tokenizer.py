@@ -1,0 +1,153 @@
+"""Tokenizers: trained on your text, or converted from SentencePiece. Plain `tokenizers`, no class of our own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+UNKNOWN, PADDING = "<unk>", "<pad>"
+SPACE = "▁"  # Metaspace: begins every word
+
+
+def _normalizer() -> normalizers.Normalizer:
+    """One spelling for each word: NFKC, lower case, digits folded to 0, white space to single blanks."""
+    return normalizers.Sequence(
+        [
+            normalizers.NFKC(),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(r"\p{Nd}"), "0"),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+    )
+
+
+def train_tokenizer(
+    texts: Iterable[str] | Iterable[list[str]],
+    vocab_size: int = 25000,
+    *,
+    kind: Literal["bpe", "unigram"] = "bpe",
+    max_length: int = 512,
+    length: int | None = None,
+    show_progress: bool = True,
+) -> PreTrainedTokenizerFast:
+    """Train a subword vocabulary.
+
+    Text is normalised (NFKC, lower case, digits to 0), punctuation is split off, and words are cut into subwords by
+    BPE or Unigram. No special tokens are added to a sentence; `<unk>` stands for characters never seen in training
+    and `<pad>` fills batches.
+
+    Args:
+        texts: strings, or lists of strings.
+        vocab_size: entries, the two special ones included. A small text may give fewer.
+        kind: `"bpe"` or `"unigram"`.
+        max_length: longest input in tokens; longer ones are truncated when asked.
+        length: how many texts there are, for the progress bar.
+        show_progress: of the training.
+
+    Returns:
+        A transformers tokenizer. `save_pretrained` and `AutoTokenizer` round-trip it exactly.
+
+    Raises:
+        ValueError: the vocabulary size leaves no room for subwords.
+
+    Example:
+        >>> tokenizer = train_tokenizer(["The cat sat. The cat ran!"] * 9, vocab_size=40, show_progress=False)
+        >>> tokenizer.tokenize("the CAT.") == tokenizer.tokenize("the cat .")
+        True
+    """
+    if vocab_size < 10:
+        raise ValueError(f"vocab_size={vocab_size} leaves no room for subwords; 8,000 to 32,000 is usual.")
+    special = [AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)]
+    # Wikipedia holds thousands of letters seen once or twice; a tenth of the vocabulary is plenty for an alphabet.
+    alphabet = max(256, vocab_size // 10)
+    if kind == "bpe":
+        tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
+        trainer: Any = trainers.BpeTrainer(
+            vocab_size=vocab_size, special_tokens=special, limit_alphabet=alphabet, show_progress=show_progress
+        )
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        trainer = trainers.UnigramTrainer(
+            vocab_size=vocab_size, special_tokens=special, unk_token=UNKNOWN, show_progress=show_progress
+        )
+    tokenizer.normalizer = _normalizer()
+    # Punctuation first: "end." and the "end ." of the test sets become the same tokens.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Punctuation("isolated"), pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")]
+    )
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.train_from_iterator(texts, trainer=trainer, length=length)
+    return _wrap(tokenizer, max_length)
+
+
+def convert_sentencepiece(path: str | os.PathLike, *, max_length: int = 512) -> PreTrainedTokenizerFast:
+    """Read a SentencePiece or BPEmb `.model` file, so that the paper's vocabularies can be used.
+
+    Case and digits are folded first, as for BPEmb; then the model's own normalisation applies. The model's pieces keep
+    their numbers; `<pad>` is appended if it has none.
+
+    Args:
+        path: of the `.model` file.
+        max_length: longest input in tokens.
+
+    Returns:
+        A transformers tokenizer with the model's ids.
+
+    Raises:
+        ImportError: sentencepiece or protobuf is missing (`pip install 'banyan-hf[train]'`).
+        ValueError: the file is not a SentencePiece model, or of a kind other than BPE and Unigram.
+    """
+    try:
+        import sentencepiece.sentencepiece_model_pb2 as sentencepiece_format
+        from transformers.convert_slow_tokenizer import generate_merges
+    except ImportError as error:
+        raise ImportError("Reading SentencePiece models needs: pip install 'banyan-hf[train]'") from error
+    sp: Any = sentencepiece_format  # generated code, without types
+    proto = sp.ModelProto()
+    try:
+        proto.ParseFromString(Path(path).read_bytes())
+    except Exception as error:  # protobuf's DecodeError has no stable import path
+        raise ValueError(
+            f"{path} is not a SentencePiece model: {error}. A .model file is expected, not .vocab."
+        ) from error
+    scores = [(piece.piece, piece.score) for piece in proto.pieces]
+    kind = proto.trainer_spec.model_type
+    unknown = proto.trainer_spec.unk_id
+    if not scores:
+        raise ValueError(f"{path} holds no pieces; is it a SentencePiece .model file?")
+    if kind == sp.TrainerSpec.BPE:
+        vocabulary = {piece: i for i, (piece, _) in enumerate(scores)}
+        merges = generate_merges(vocabulary, dict(scores))
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=scores[unknown][0], fuse_unk=True))
+    elif kind == sp.TrainerSpec.UNIGRAM:
+        tokenizer = Tokenizer(models.Unigram(scores, unk_id=unknown))
+    else:
+        raise ValueError(f"{path} is a SentencePiece model of type {kind}; only BPE and Unigram can be converted.")
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Lowercase(),
+        normalizers.Replace(Regex(r"\p{Nd}"), "0"),
+    ]
+    if proto.normalizer_spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap))
+    steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    return _wrap(tokenizer, max_length, unknown=scores[unknown][0])
+
+
+def _wrap(tokenizer: Tokenizer, max_length: int, unknown: str = UNKNOWN) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token=unknown,
+        pad_token=PADDING,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+    )

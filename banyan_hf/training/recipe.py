@@ -1,0 +1,114 @@
+"""A recipe: every number that decides what training does."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from ..model.configuration_banyan import BanyanConfig
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything besides the text that decides what training does.
+
+    Args:
+        tokenizer_kind, vocab_size: of the tokenizer, if one is trained.
+        hidden_size, num_channels, composition, entangled, objective, structure, dropout, num_negatives: of the model;
+            see `BanyanConfig`.
+        min_tokens, max_tokens: shorter and longer sentences are left out.
+        epochs: passes over the text.
+        max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
+        batch_size: sentences whose graph is entangled.
+        learning_rate: of Adam at the start.
+        schedule: `"linear"` to zero, `"cosine"` to zero, or `"constant"`.
+        warmup_steps: over which the rate rises from zero.
+        seed: of everything random.
+
+    Example:
+        >>> recipe = Recipe.named("default", epochs=1)
+        >>> recipe.learning_rate, recipe.epochs
+        (0.005, 1)
+    """
+
+    tokenizer_kind: Literal["bpe", "unigram"] = "bpe"
+    vocab_size: int = 25000
+    hidden_size: int = 256
+    num_channels: int = 128
+    composition: Literal["diagonal", "linear"] = "diagonal"
+    entangled: bool = True
+    objective: Literal["cross_entropy", "contrastive"] = "cross_entropy"
+    structure: Literal["greedy", "left", "right", "balanced", "random"] = "greedy"
+    dropout: float = 0.1
+    num_negatives: int | None = 1000
+    min_tokens: int = 4
+    max_tokens: int = 200
+    epochs: float = 3
+    max_minutes: float | None = None
+    batch_size: int = 256
+    learning_rate: float = 5e-3
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    warmup_steps: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate", "max_minutes"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value} must be positive.")
+        if not 1 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"min_tokens={self.min_tokens} and max_tokens={self.max_tokens} leave no sentence length.")
+        for name, allowed in (("schedule", ("linear", "cosine", "constant")), ("tokenizer_kind", ("bpe", "unigram"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}.")
+
+    @classmethod
+    def named(cls, name: str, **changes: Any) -> Recipe:
+        """A recipe that comes with the package, or a YAML file, with changes.
+
+        Args:
+            name: `"default"`, `"paper"`, ... (the files in `recipes/`), or the path of a `.yaml` file.
+            **changes: fields to set; those that are `None` keep the recipe's value.
+
+        Raises:
+            ValueError: there is no such recipe, or it has a field that does not exist.
+        """
+        path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+        if not path.is_file():
+            known = ", ".join(sorted(p.stem for p in FOLDER.glob("*.yaml")))
+            raise ValueError(f"There is no recipe {name!r}. Known: {known}; or give the path of a .yaml file.")
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        known_fields = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known_fields:
+                close = difflib.get_close_matches(key, known_fields, n=1)
+                raise ValueError(
+                    f"{path.name} sets {key!r}, which is no field of a recipe." + f" {close[0]!r}?" * bool(close)
+                )
+        return replace(cls(**values), **{key: value for key, value in changes.items() if value is not None})
+
+    def config(self, *, vocab_size: int, pad_token_id: int | None, max_position_embeddings: int) -> BanyanConfig:
+        """The model's configuration, for a tokenizer of that size."""
+        return BanyanConfig(
+            vocab_size=vocab_size,
+            hidden_size=self.hidden_size,
+            num_channels=self.num_channels,
+            composition=self.composition,
+            entangled=self.entangled,
+            objective=self.objective,
+            structure=self.structure,
+            dropout=self.dropout,
+            num_negatives=None if self.num_negatives is None else min(self.num_negatives, vocab_size),
+            max_position_embeddings=max_position_embeddings,
+            pad_token_id=pad_token_id,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)

@@ -1,0 +1,193 @@
+"""A training run in a folder: tokenizer, corpus, model, checkpoints, and at the end a folder that opens anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+
+from ..evaluation.sts import read_pairs
+from ..model.modeling_banyan import BanyanForPreTraining
+from ..tokenizer import convert_sentencepiece, train_tokenizer
+from .corpus import Corpus, batches, load_texts, tokenize
+from .recipe import Recipe
+
+RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run did.
+
+    Args:
+        folder: of the finished model.
+        corpus: what it was trained on.
+        steps, seconds, loss: of the training loop; the loss is the last one logged.
+        tokens_per_second: of the training loop in this process.
+    """
+
+    folder: Path
+    corpus: Corpus
+    steps: int
+    seconds: float
+    loss: float
+    tokens_per_second: float
+
+
+def train(
+    sources: Sequence[str],
+    output: str | os.PathLike,
+    *,
+    recipe: Recipe | None = None,
+    tokenizer: str | None = None,
+    resume: bool = False,
+    save_steps: int = 500,
+    eval_sts: Sequence[str] = (),
+    eval_steps: int = 500,
+    say: Callable[[str], None] = print,
+) -> TrainingResult:
+    """Train a Banyan on text.
+
+    Args:
+        sources: text files with one sentence a line (plain or .gz), or the name of a dataset with a `text` column.
+        output: folder of the model; checkpoints go to `output/checkpoints`.
+        recipe: default: `Recipe.named("default")`.
+        tokenizer: a folder with a tokenizer, or a SentencePiece `.model` file; default: one is trained on the text.
+        resume: go on from the last checkpoint in `output`.
+        save_steps: between checkpoints.
+        eval_sts: CSV files (sent1, sent2, score) to score every `eval_steps` steps.
+        eval_steps: see `eval_sts`.
+        say: takes one-line messages.
+
+    Returns:
+        A `TrainingResult`.
+
+    Raises:
+        ValueError: the text, the output folder or the recipe is not usable; see the message.
+    """
+    from .trainer import BanyanTrainer, last_complete_checkpoint  # needs accelerate, which inference does not
+
+    recipe = recipe or Recipe.named("default")
+    folder = Path(output)
+    sts = {Path(path).stem: read_pairs(path) for path in eval_sts}
+    plan = {"recipe": recipe.to_dict(), "sources": list(sources), "tokenizer": tokenizer}
+    _claim(folder, plan, resume=resume)
+
+    work = folder / "checkpoints"
+    texts = load_texts(sources, work / "corpus")
+    tok = _tokenizer(tokenizer, texts, recipe, saved=work / "tokenizer")
+    corpus = tokenize(
+        texts,
+        tok,
+        min_tokens=recipe.min_tokens,
+        max_tokens=recipe.max_tokens,
+        cache_file=work / "corpus" / "tokens.arrow",
+    )
+    say(
+        f"{len(corpus.sentences):,} sentences, {corpus.n_tokens:,} tokens, a vocabulary of {len(tok):,}. Left out: "
+        f"{corpus.n_too_short:,} sentences shorter than {recipe.min_tokens} and {corpus.n_too_long:,} longer than "
+        f"{recipe.max_tokens} tokens."
+    )
+
+    set_seed(recipe.seed)
+    config = recipe.config(
+        vocab_size=len(tok), pad_token_id=tok.pad_token_id, max_position_embeddings=tok.model_max_length
+    )
+    model = BanyanForPreTraining(config)
+    trainer = BanyanTrainer(
+        model,
+        recipe=recipe,
+        corpus=corpus,
+        tokenizer=tok,
+        folder=work,
+        save_steps=save_steps,
+        sts=sts,
+        eval_steps=eval_steps,
+    )
+    checkpoint = last_complete_checkpoint(work) if resume else None
+    if checkpoint:
+        say(f"Resuming from step {checkpoint.name.split('-')[-1]}.")
+    outcome = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    _publish(model, tok, folder)
+    shutil.rmtree(work / "corpus", ignore_errors=True)
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return TrainingResult(
+        folder=folder,
+        corpus=corpus,
+        steps=outcome.global_step,
+        seconds=trainer.seconds,
+        loss=logged[-1]["loss"] if logged else outcome.training_loss,
+        tokens_per_second=logged[-1]["tokens_per_second"] if logged else float("nan"),
+    )
+
+
+def _claim(folder: Path, plan: dict[str, Any], *, resume: bool) -> None:
+    """Make the folder this run's own, or refuse: nothing that is there is ever overwritten."""
+    if (folder / "config.json").exists():
+        raise ValueError(f"{folder} already holds a model. Choose another --output, or delete that folder yourself.")
+    record = folder / RUN_FILE
+    if not record.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no training run. Choose another --output.")
+        if resume:
+            raise ValueError(f"{folder} holds no training run to resume. Leave out --resume to start one.")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(record, plan)
+        return
+    before = json.loads(record.read_text(encoding="utf-8"))
+    if not resume:
+        raise ValueError(
+            f"{folder} holds an unfinished run. Add --resume to go on with it, or choose another --output."
+        )
+    if before != plan:
+        changed = [
+            f"{key}: {before['recipe'].get(key)!r} then, {value!r} now"
+            for key, value in plan["recipe"].items()
+            if before["recipe"].get(key) != value
+        ] + [
+            f"{key}: {before[key]!r} then, {plan[key]!r} now"
+            for key in ("sources", "tokenizer")
+            if before[key] != plan[key]
+        ]
+        raise ValueError(f"{folder} was begun with other settings ({'; '.join(changed)}). Resume with the same ones.")
+
+
+def _tokenizer(given: str | None, texts: Any, recipe: Recipe, *, saved: Path) -> PreTrainedTokenizerBase:
+    """The given tokenizer, the one that this run trained before, or a new one."""
+    if given is not None and given.endswith(".model"):
+        return convert_sentencepiece(given)
+    if given is not None:
+        tok = AutoTokenizer.from_pretrained(given)
+        if tok.pad_token is None:
+            raise ValueError(f"The tokenizer in {given} has no padding token; set one: tokenizer.pad_token = '<pad>'.")
+        if tok.model_max_length > 1_000_000:  # transformers' way to say "not set"
+            tok.model_max_length = 512
+        return tok
+    if not (saved / "tokenizer_config.json").exists():
+        tok = train_tokenizer(batches(texts), recipe.vocab_size, kind=recipe.tokenizer_kind, length=len(texts))
+        tok.save_pretrained(saved)
+    return AutoTokenizer.from_pretrained(saved)
+
+
+def _publish(model: BanyanForPreTraining, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Put the encoder (without the output layer) and its tokenizer into the folder, `config.json` last."""
+    staging = folder / ".saving"
+    shutil.rmtree(staging, ignore_errors=True)
+    encoder = model.banyan.eval()
+    encoder.save_pretrained(staging)
+    tokenizer.save_pretrained(staging)
+    for path in sorted(staging.iterdir(), key=lambda path: path.name == "config.json"):
+        os.replace(path, folder / path.name)
+    staging.rmdir()
+
+
+def _write_json(path: Path, content: Any) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
