@@ -57,8 +57,10 @@ def train_tokenizer(
         ValueError: the vocabulary size leaves no room for subwords.
 
     Example:
-        >>> tokenizer = train_tokenizer(["The cat sat. The cat ran!"] * 9, vocab_size=40, show_progress=False)
-        >>> tokenizer.tokenize("the CAT.") == tokenizer.tokenize("the cat .")
+        >>> tokenizer = train_tokenizer(["The cat sat. A cat ran!"] * 9, vocab_size=40, show_progress=False)
+        >>> tokenizer.tokenize("the CAT.")
+        ['▁the', '▁cat', '▁.']
+        >>> tokenizer("the CAT.").input_ids == tokenizer("the cat .").input_ids
         True
     """
     if vocab_size < 10:

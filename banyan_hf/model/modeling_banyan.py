@@ -245,7 +245,8 @@ class BanyanModel(BanyanPreTrainedModel):
             leaves = leaves * mask.node_mask(torch.arange(len(leaves), device=leaves.device), leaves)
 
         if self._use_numba(leaves.device):
-            assert isinstance(self.compose, Compose) and isinstance(self.decompose, Decompose)
+            assert isinstance(self.compose, Compose)
+            assert isinstance(self.decompose, Decompose)
             left_scale, right_scale, bias = (c.detach() for c in self.compose.coefficients(torch.float32))
             graph, keys, values = numba_backend.induce(
                 leaves.detach(), token_leaf, offsets, (left_scale, right_scale, bias),
