@@ -79,9 +79,13 @@ def train_tokenizer(
             vocab_size=vocab_size, special_tokens=special, unk_token=UNKNOWN, show_progress=show_progress
         )
     tokenizer.normalizer = _normalizer()
-    # Punctuation first: "end." and the "end ." of the test sets become the same tokens.
+    # Blanks go before punctuation is split off, so "end." and the "end ." of the test sets are the same tokens.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Punctuation("isolated"), pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")]
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Punctuation("isolated"),
+            pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
+        ]
     )
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     tokenizer.train_from_iterator(texts, trainer=trainer, length=length)
