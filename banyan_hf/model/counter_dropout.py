@@ -20,6 +20,7 @@ MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 GOLDEN = 0x9E3779B97F4A7C15
 LANES = 4  # one 64-bit hash decides four coordinates, 16 bits each
+BLOCK = 64  # in every 64 coordinates, lane k of the 16 hashes decides coordinates 16k .. 16k+15
 
 
 def _signed(x: int) -> int:
@@ -109,8 +110,10 @@ class CounterDropout:
 
     def _mask(self, keys: Tensor, like: Tensor, stream: int) -> Tensor:
         size = like.shape[1]
-        groups = torch.arange(1, -(-size // LANES) + 1, device=keys.device) * _signed(GOLDEN)  # (D/4,)
-        hashes = mix((keys ^ stream)[:, None] + groups)  # (n, D/4)
-        lanes = torch.stack([_shift_right(hashes, 16 * k) & 0xFFFF if k else hashes & 0xFFFF for k in range(LANES)], -1)
+        blocks = -(-size // BLOCK)
+        counters = torch.arange(1, blocks * BLOCK // LANES + 1, device=keys.device) * _signed(GOLDEN)
+        hashes = mix((keys ^ stream)[:, None] + counters).reshape(len(keys), blocks, 1, -1)  # (n, blocks, 1, 16)
+        shifts = torch.arange(0, 64, 16, device=keys.device)[:, None]  # (4, 1)
+        lanes = (hashes >> shifts) & 0xFFFF  # (n, blocks, 4, 16); the mask also takes away the copied sign
         keep = lanes.reshape(len(keys), -1)[:, :size] >= self.threshold  # (n, D)
         return keep.to(like.dtype) * self.scale

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .counter_dropout import GOLDEN, LANES, MIX_1, MIX_2
+from .counter_dropout import BLOCK, GOLDEN, LANES, MIX_1, MIX_2
 
 STRUCTURES = {"greedy": 0, "left": 1, "right": 2, "balanced": 3, "random": 4}
 
@@ -69,14 +69,23 @@ def _compose(out, left, right, left_scale, right_scale, bias):
 
 
 @_jit()
-def _drop(vector, key, stream, threshold, scale):
-    """Multiply a vector by its dropout mask, in place; see `CounterDropout`."""
+def _drop(vector, first, key, stream, threshold, scale, bits):
+    """Multiply a slice of a vector by its dropout mask, in place; see `CounterDropout`.
+
+    `first` is the coordinate at which the slice begins, a multiple of BLOCK. `bits` is scratch for BLOCK / LANES
+    hashes: they, and then each lane of them, are plain loops that the compiler turns into vector instructions.
+    """
     zero = vector.dtype.type(0)
-    for start in range(0, vector.shape[0], LANES):
-        bits = _mix((key ^ stream) + np.uint64(start // LANES + 1) * _GOLDEN)
-        for k in range(start, min(start + LANES, vector.shape[0])):
-            vector[k] = vector[k] * scale if (bits & _LANE) >= threshold else zero
-            bits >>= np.uint64(16)
+    hashes = BLOCK // LANES
+    for start in range(0, vector.shape[0], BLOCK):
+        counter = np.uint64((first + start) // LANES + 1)
+        for g in range(hashes):
+            bits[g] = _mix((key ^ stream) + (counter + np.uint64(g)) * _GOLDEN)
+        for lane in range(LANES):
+            shift, begin = np.uint64(16 * lane), start + lane * hashes
+            for g in range(min(hashes, vector.shape[0] - begin)):
+                drop = ((bits[g] >> shift) & _LANE) < threshold
+                vector[begin + g] = zero if drop else vector[begin + g] * scale
 
 
 @_jit()
@@ -85,7 +94,7 @@ def induce(
     share, structure, stream, threshold, scale, left, right, roots,
 ):  # fmt: skip
     """Fill left, right, roots, and the rows of values and keys behind the leaves; returns the number of nodes."""
-    n_nodes = n_leaves
+    n_nodes, bits = n_leaves, np.empty(BLOCK // LANES, np.uint64)
     norms = np.empty(values.shape[0], np.float64)
     heights = np.zeros(values.shape[0], np.int64)
     for node in range(n_leaves):
@@ -133,7 +142,7 @@ def induce(
                 heights[node] = max(heights[l], heights[r]) + 1
                 _compose(values[node], values[l], values[r], left_scale, right_scale, bias)
                 if threshold > 0:
-                    _drop(values[node], key, stream, threshold, scale)
+                    _drop(values[node], 0, key, stream, threshold, scale, bits)
                 norms[node] = np.sqrt(_dot(values[node], values[node]))
             frontier[best] = node
             length -= 1
@@ -148,84 +157,106 @@ def induce(
     return n_nodes
 
 
+# The passes take the coordinates `first .. last-1` only: coordinates never meet, so threads can share the work. Rows
+# are sliced once per node and loops hold no branches, which lets the compiler vectorise them.
+
+
 @_jit()
-def upward(up, left, right, left_scale, right_scale, bias, keys, stream, threshold, scale):
+def upward(first, last, up, left, right, left_scale, right_scale, bias, keys, stream, threshold, scale):
     """Children before parents: ids ascend. Fills the rows of `up` behind the leaves."""
-    n_leaves = up.shape[0] - left.shape[0]
+    n_leaves, bits = up.shape[0] - left.shape[0], np.empty(BLOCK // LANES, np.uint64)
+    left_scale, right_scale, bias = left_scale[first:last], right_scale[first:last], bias[first:last]
     for i in range(left.shape[0]):
-        _compose(up[n_leaves + i], up[left[i]], up[right[i]], left_scale, right_scale, bias)
+        parent = up[n_leaves + i, first:last]
+        _compose(parent, up[left[i], first:last], up[right[i], first:last], left_scale, right_scale, bias)
         if threshold > 0:
-            _drop(up[n_leaves + i], keys[n_leaves + i], stream, threshold, scale)
+            _drop(parent, first, keys[n_leaves + i], stream, threshold, scale, bits)
 
 
 @_jit()
 def downward(
-    up, down, edges, left, right, left_scale, right_scale, left_bias, right_bias, keys, streams, threshold, scale
-):
-    """Parents before children: ids descend. `down` first gathers the sums of the messages, then holds the values."""
-    n_leaves, size = up.shape[0] - left.shape[0], up.shape[1]
-    message = np.empty(size, up.dtype)
+    first, last, up, down, edges, left, right, scales, biases, keys, streams, threshold, scale
+):  # fmt: skip
+    """Parents before children: ids descend. `down` (zeros) gathers the sums of the messages, then holds the values."""
+    n_leaves, bits = up.shape[0] - left.shape[0], np.empty(BLOCK // LANES, np.uint64)
+    message = np.empty(last - first, up.dtype)
     for node in range(up.shape[0] - 1, -1, -1):
-        for k in range(size):
-            down[node, k] = down[node, k] / edges[node] if edges[node] > 0 else up[node, k]
+        value = down[node, first:last]
+        if edges[node] > 0:
+            count = edges[node]
+            for k in range(value.shape[0]):
+                value[k] /= count
+        else:
+            value[:] = up[node, first:last]
         if node < n_leaves:
             continue
         for side in range(2):
-            factor, bias = (left_scale, left_bias) if side == 0 else (right_scale, right_bias)
-            child = left[node - n_leaves] if side == 0 else right[node - n_leaves]
-            for k in range(size):
-                message[k] = down[node, k] * factor[k] + bias[k]
+            factor, bias = scales[side, first:last], biases[side, first:last]
+            for k in range(message.shape[0]):
+                message[k] = value[k] * factor[k] + bias[k]
             if threshold > 0:
-                _drop(message, keys[node], streams[side], threshold, scale)
-            for k in range(size):
-                down[child, k] += message[k]
+                _drop(message, first, keys[node], streams[side], threshold, scale, bits)
+            child = down[left[node - n_leaves] if side == 0 else right[node - n_leaves], first:last]
+            for k in range(message.shape[0]):
+                child[k] += message[k]
 
 
 @_jit()
 def downward_backward(
-    grad_down, grad_up, down, edges, left, right, left_scale, right_scale,
-    grad_left_scale, grad_right_scale, grad_left_bias, grad_right_bias, keys, streams, threshold, scale,
+    first, last, grad_down, grad_up, down, edges, left, right, scales, grad_scales, grad_biases,
+    keys, streams, threshold, scale,
 ):  # fmt: skip
     """Children before parents: ids ascend. Turns the gradient of `down` into that of `up` and of the coefficients."""
-    n_leaves, size = down.shape[0] - left.shape[0], down.shape[1]
-    grad = np.empty(size, down.dtype)
+    n_leaves, bits = down.shape[0] - left.shape[0], np.empty(BLOCK // LANES, np.uint64)
+    grad = np.empty(last - first, down.dtype)
     for node in range(down.shape[0]):
+        mine = grad_down[node, first:last]
         if node >= n_leaves:
+            value = down[node, first:last]
             for side in range(2):
-                factor = left_scale if side == 0 else right_scale
-                grad_factor, grad_bias = (
-                    (grad_left_scale, grad_left_bias) if side == 0 else (grad_right_scale, grad_right_bias)
-                )
-                child = left[node - n_leaves] if side == 0 else right[node - n_leaves]
-                for k in range(size):
-                    grad[k] = grad_down[child, k]
+                factor = scales[side, first:last]
+                grad_factor, grad_bias = grad_scales[side, first:last], grad_biases[side, first:last]
+                grad[:] = grad_down[left[node - n_leaves] if side == 0 else right[node - n_leaves], first:last]
                 if threshold > 0:
-                    _drop(grad, keys[node], streams[side], threshold, scale)
-                for k in range(size):
-                    grad_down[node, k] += grad[k] * factor[k]
-                    grad_factor[k] += grad[k] * down[node, k]
+                    _drop(grad, first, keys[node], streams[side], threshold, scale, bits)
+                for k in range(grad.shape[0]):
+                    mine[k] += grad[k] * factor[k]
+                for k in range(grad.shape[0]):
+                    grad_factor[k] += grad[k] * value[k]
+                for k in range(grad.shape[0]):
                     grad_bias[k] += grad[k]
-        for k in range(size):
-            if edges[node] > 0:
-                grad_down[node, k] /= edges[node]  # from here on: gradient of every message this node received
-            else:
-                grad_up[node, k] += grad_down[node, k]
+        if edges[node] > 0:
+            count = edges[node]
+            for k in range(mine.shape[0]):
+                mine[k] /= count  # from here on: gradient of every message this node received
+        else:
+            upper = grad_up[node, first:last]
+            for k in range(mine.shape[0]):
+                upper[k] += mine[k]
 
 
 @_jit()
 def upward_backward(
-    grad_up, up, left, right, left_scale, right_scale,
+    first, last, grad_up, up, left, right, left_scale, right_scale,
     grad_left_scale, grad_right_scale, grad_bias, keys, stream, threshold, scale,
 ):  # fmt: skip
     """Parents before children: ids descend. Afterwards the leaf rows of grad_up are the gradient of the leaves."""
-    n_leaves = up.shape[0] - left.shape[0]
+    n_leaves, bits = up.shape[0] - left.shape[0], np.empty(BLOCK // LANES, np.uint64)
+    left_scale, right_scale, grad_bias = left_scale[first:last], right_scale[first:last], grad_bias[first:last]
+    grad_left_scale, grad_right_scale = grad_left_scale[first:last], grad_right_scale[first:last]
     for i in range(left.shape[0] - 1, -1, -1):
-        l, r, grad = left[i], right[i], grad_up[n_leaves + i]  # noqa: E741
+        grad = grad_up[n_leaves + i, first:last]
         if threshold > 0:
-            _drop(grad, keys[n_leaves + i], stream, threshold, scale)
+            _drop(grad, first, keys[n_leaves + i], stream, threshold, scale, bits)
+        grad_left, value_left = grad_up[left[i], first:last], up[left[i], first:last]
+        grad_right, value_right = grad_up[right[i], first:last], up[right[i], first:last]
         for k in range(grad.shape[0]):
-            grad_up[l, k] += grad[k] * left_scale[k]
-            grad_up[r, k] += grad[k] * right_scale[k]
-            grad_left_scale[k] += grad[k] * up[l, k]
-            grad_right_scale[k] += grad[k] * up[r, k]
+            grad_left[k] += grad[k] * left_scale[k]
+        for k in range(grad.shape[0]):
+            grad_right[k] += grad[k] * right_scale[k]
+        for k in range(grad.shape[0]):
+            grad_left_scale[k] += grad[k] * value_left[k]
+        for k in range(grad.shape[0]):
+            grad_right_scale[k] += grad[k] * value_right[k]
+        for k in range(grad.shape[0]):
             grad_bias[k] += grad[k]

@@ -175,10 +175,10 @@ class BanyanModel(BanyanPreTrainedModel):
         mask, offsets = self._sentences(input_ids, attention_mask, inputs_embeds)
         table, tokens = self._leaves(input_ids, inputs_embeds, mask)
         identity = torch.arange(len(tokens), device=tokens.device)  # occurrences stay apart: no sharing
-        graph, up, down = self._propagate(table, identity, offsets, identity=identity, share=False)
+        graph, up, down = self._propagate(table, identity, offsets, identity=identity, share=False, down="leaves")
         assert down is not None
         hidden = table.new_zeros(*mask.shape, table.shape[1])  # (B, L, D)
-        hidden[mask] = down[: graph.n_leaves]
+        hidden[mask] = down
         output = BanyanModelOutput(
             last_hidden_state=hidden.to(self.dtype),
             pooler_output=self._pool(graph, up),
@@ -199,19 +199,21 @@ class BanyanModel(BanyanPreTrainedModel):
         mask, offsets = self._sentences(input_ids, attention_mask, None)
         table, tokens = self._leaves(input_ids, None, mask)
         identity = torch.arange(len(tokens), device=tokens.device)
-        graph, up, _ = self._propagate(table, identity, offsets, identity=identity, share=False, need_down=False)
+        graph, up, _ = self._propagate(table, identity, offsets, identity=identity, share=False, down="none")
         return BanyanModelOutput(pooler_output=self._pool(graph, up))
 
     def entangle(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, down: str = "nodes"
     ) -> tuple[EntangledGraph, Tensor, Tensor]:
         """The batch as one graph, and both values of every node: what pre-training looks at.
 
         Args:
             input_ids, attention_mask: as in `forward`.
+            down: whose downward values are wanted, of all `"nodes"` or only of the `"leaves"` (less work).
 
         Returns:
-            The graph (nodes shared if `config.entangled`), the upward values (N, D) and the downward values (N, D).
+            The graph (nodes shared if `config.entangled`), the upward values (N, D) and the downward values, (N, D) or
+            (n_leaves, D).
         """
         mask, offsets = self._sentences(input_ids, attention_mask, None)
         tokens = input_ids[mask]  # (T,)
@@ -222,10 +224,12 @@ class BanyanModel(BanyanPreTrainedModel):
             leaf_tokens, token_leaf = tokens, torch.arange(len(tokens), device=tokens.device)
             identity = token_leaf
         leaves = self._compute_dtype(self.embeddings(leaf_tokens))  # (n_leaves, D)
-        graph, up, down = self._propagate(leaves, token_leaf, offsets, identity=identity, share=self.config.entangled)
-        assert down is not None
+        graph, up, below = self._propagate(
+            leaves, token_leaf, offsets, identity=identity, share=self.config.entangled, down=down
+        )
+        assert below is not None
         graph = EntangledGraph(leaf_tokens, graph.left, graph.right, graph.roots, graph.token_leaf, graph.offsets)
-        return graph, up, down
+        return graph, up, below
 
     def _propagate(
         self,
@@ -235,10 +239,16 @@ class BanyanModel(BanyanPreTrainedModel):
         *,
         identity: Tensor,
         share: bool,
-        need_down: bool = True,
+        down: str,
     ) -> tuple[EntangledGraph, Tensor, Tensor | None]:
-        """Induce trees from the leaves (n_leaves, D), then carry values up (and down), on the chosen backend."""
+        """Induce trees from the leaves (n_leaves, D) and carry values up and down, on the chosen backend.
+
+        `down` says whose downward values are wanted: of all `"nodes"`, the `"leaves"`, or `"none"`.
+        """
         structure, dropout = self.config.structure, None
+        if self.training and self.config.token_dropout > 0:
+            seen = torch.rand(len(leaves), 1, device=leaves.device) >= self.config.token_dropout
+            leaves = leaves * seen / (1 - self.config.token_dropout)
         if self.training and self.config.dropout > 0:
             dropout = (float(self.config.dropout), int(torch.randint(2**62, ())))
             mask = CounterDropout(*dropout, keys=leaf_keys(identity))
@@ -252,11 +262,16 @@ class BanyanModel(BanyanPreTrainedModel):
                 leaves.detach(), token_leaf, offsets, (left_scale, right_scale, bias),
                 identity=identity, share=share, structure=structure, dropout=dropout,
             )  # fmt: skip
-            if not need_down and not torch.is_grad_enabled() and leaves.dtype == torch.float32:
+            if down == "none" and not torch.is_grad_enabled() and leaves.dtype == torch.float32:
                 return graph, values, None
             masks = None if dropout is None else CounterDropout(*dropout, keys=keys)
-            both = (*self.compose.coefficients(leaves.dtype), *self.decompose.coefficients(leaves.dtype))
-            return graph, *numba_backend.EntangledPass.apply(graph, masks, leaves, *both)
+            ready = [values] if leaves.dtype == torch.float32 else None
+            scales_and_biases = torch.stack(self.decompose.coefficients(leaves.dtype)).split(2)  # (2, D) each
+            up, below = numba_backend.EntangledPass.apply(
+                graph, masks, ready, graph.n_nodes if down == "nodes" else graph.n_leaves, leaves,
+                *self.compose.coefficients(leaves.dtype), *scales_and_biases,
+            )  # fmt: skip
+            return graph, up, below
 
         graph = induction.induce(
             leaves[token_leaf],
@@ -270,7 +285,10 @@ class BanyanModel(BanyanPreTrainedModel):
             graph = entangle(graph, identity[token_leaf])
         masks = None if dropout is None else CounterDropout(*dropout, keys=node_keys(graph, identity))
         up = upward(graph, leaves, self.compose, dropout=masks)
-        return graph, up, downward(graph, up, self.decompose, dropout=masks) if need_down else None
+        if down == "none":
+            return graph, up, None
+        below = downward(graph, up, self.decompose, dropout=masks)
+        return graph, up, below if down == "nodes" else below[: graph.n_leaves]
 
     def _use_numba(self, device: torch.device) -> bool:
         possible = numba_backend is not None and device.type == "cpu" and self.config.composition == "diagonal"
@@ -400,7 +418,8 @@ class BanyanForPreTraining(BanyanPreTrainedModel):
         Returns:
             A `BanyanForPreTrainingOutput`. In `eval()` the loss is over the whole vocabulary, never sampled.
         """
-        graph, up, down = self.banyan.entangle(input_ids, attention_mask)
+        wanted = "nodes" if self.lm_head is None else "leaves"
+        graph, up, down = self.banyan.entangle(input_ids, attention_mask, down=wanted)
         hidden, targets = down[: graph.n_leaves].to(self.dtype), graph.leaf_tokens
         loss = self._loss(hidden, targets, up, down) if return_loss else None
         logits = self.lm_head(hidden) if output_logits and self.lm_head is not None else None

@@ -5,6 +5,8 @@ Importing this file needs numba; `modeling_banyan.py` falls back to torch withou
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,15 @@ from .counter_dropout import CounterDropout, leaf_keys
 from .graph import EntangledGraph
 
 
-def _dropout_arguments(dropout: CounterDropout | None, dtype: torch.dtype) -> tuple[Any, ...]:
-    """(streams, threshold, scale) as the kernels want them."""
-    if dropout is None:
-        return np.zeros(3, np.uint64), np.uint64(0), np.float32(1)
-    streams = np.array([dropout.stream(k) for k in range(3)], np.int64).view(np.uint64)
-    factor = np.float64(dropout.scale) if dtype == torch.float64 else np.float32(dropout.scale)
-    return streams, np.uint64(dropout.threshold), factor
+def _dropout_arguments(dropout: CounterDropout | None, dtype: torch.dtype) -> Callable[[int | slice], tuple[Any, ...]]:
+    """(keys, stream or streams, threshold, scale) as the kernels want them, for a choice of streams."""
+    if dropout is None:  # threshold 0: the kernels look at no key
+        keys, streams, threshold, scale = np.zeros(1, np.uint64), np.zeros(3, np.uint64), 0, 1.0
+    else:
+        keys, streams = _unsigned(dropout.keys), np.array([dropout.stream(k) for k in range(3)]).view(np.uint64)
+        threshold, scale = dropout.threshold, dropout.scale
+    factor = np.float64(scale) if dtype == torch.float64 else np.float32(scale)
+    return lambda which: (keys, streams[which], np.uint64(threshold), factor)
 
 
 def _unsigned(keys: Tensor) -> np.ndarray:
@@ -65,10 +69,10 @@ def induce(
     left, right = torch.empty(room, dtype=torch.int64), torch.empty(room, dtype=torch.int64)
     roots = torch.empty(len(offsets) - 1, dtype=torch.int64)
     mask = None if dropout is None else CounterDropout(probability=dropout[0], seed=dropout[1], keys=keys)
-    streams, threshold, scale = _dropout_arguments(mask, torch.float32)
+    stream, threshold, scale = _dropout_arguments(mask, torch.float32)(0)[1:]
     n_nodes = kernels.induce(
         values.numpy(), _unsigned(keys), n_leaves, token_leaf.numpy(), offsets.numpy(),
-        *(c.numpy() for c in coefficients), share, kernels.STRUCTURES[structure], streams[0], threshold, scale,
+        *(c.numpy() for c in coefficients), share, kernels.STRUCTURES[structure], stream, threshold, scale,
         left.numpy(), right.numpy(), roots.numpy(),
     )  # fmt: skip
     graph = EntangledGraph(
@@ -78,7 +82,7 @@ def induce(
 
 
 class EntangledPass(torch.autograd.Function):
-    """Leaves and coefficients -> upward and downward values of every node, with gradients by hand.
+    """Leaves and coefficients -> upward and downward values, with gradients by hand.
 
     The gradients are those of `message_passing.upward` and `.downward`: the same graph walked the other way, with the
     dropout masks made anew from their counters.
@@ -86,45 +90,92 @@ class EntangledPass(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, graph: EntangledGraph, dropout: CounterDropout | None, leaves: Tensor, *coefficients: Tensor
+        ctx: Any,
+        graph: EntangledGraph,
+        dropout: CounterDropout | None,
+        ready: list[Tensor] | None,
+        rows: int,
+        leaves: Tensor,
+        left_scale: Tensor,
+        right_scale: Tensor,
+        bias: Tensor,
+        scales: Tensor,
+        biases: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Coefficients: left, right scale, bias of compose; left, right scale, left, right bias of decompose."""
-        arrays = [c.detach().contiguous().numpy() for c in coefficients]
+        """Carry values up and down.
+
+        Args:
+            ctx: autograd's.
+            graph: the batch.
+            dropout: masks, in training.
+            ready: [(N, D)], the upward values, if induction has made them in this precision already.
+            rows: how many rows of the downward values are wanted: N, or `n_leaves` for the leaves only.
+            leaves: (n_leaves, D).
+            left_scale, right_scale, bias: (D,) each, of compose.
+            scales, biases: (2, D) each, of decompose: row 0 for the left child, row 1 for the right.
+
+        Returns:
+            Upward values (N, D), downward values (rows, D).
+        """
+        compose = [c.detach().numpy() for c in (left_scale, right_scale, bias)]
         left, right = graph.left.numpy(), graph.right.numpy()
         edges = graph.parent_counts().to(leaves.dtype)
-        keys = _unsigned(dropout.keys) if dropout is not None else np.zeros(graph.n_nodes, np.uint64)
-        streams, threshold, scale = _dropout_arguments(dropout, leaves.dtype)
-        up = leaves.new_empty(graph.n_nodes, leaves.shape[1])
-        up[: graph.n_leaves] = leaves.detach()
+        dropping = _dropout_arguments(dropout, leaves.dtype)
+        if ready is None:
+            up = leaves.new_empty(graph.n_nodes, leaves.shape[1])
+            up[: graph.n_leaves] = leaves.detach()
+            _share_coordinates(kernels.upward, up, up.numpy(), left, right, *compose, *dropping(0))
+        else:
+            up = ready[0]  # in a list, so that autograd does not take it for an input
         down = torch.zeros_like(up)
-        kernels.upward(up.numpy(), left, right, *arrays[:3], keys, streams[0], threshold, scale)
-        kernels.downward(
-            up.numpy(), down.numpy(), edges.numpy(), left, right, *arrays[3:], keys, streams[1:], threshold, scale
-        )
-        ctx.save_for_backward(up, down, edges, *coefficients)
+        _share_coordinates(
+            kernels.downward, up, up.numpy(), down.numpy(), edges.numpy(), left, right,
+            scales.detach().numpy(), biases.detach().numpy(), *dropping(slice(1, 3)),
+        )  # fmt: skip
+        ctx.save_for_backward(up, down, edges, left_scale, right_scale, scales)
         ctx.graph, ctx.dropout = graph, dropout
-        return up, down
+        ctx.set_materialize_grads(False)
+        return up, down if rows == graph.n_nodes else down[:rows].clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_up: Tensor, grad_down: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the leaves and of the seven coefficient vectors."""
-        up, down, edges, *coefficients = ctx.saved_tensors
-        graph, dropout = ctx.graph, ctx.dropout
-        arrays = [c.detach().contiguous().numpy() for c in coefficients]
+    def backward(ctx: Any, given_up: Tensor | None, given_down: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Gradients of the leaves and of the coefficients."""
+        up, down, edges, left_scale, right_scale, scales = ctx.saved_tensors
+        graph = ctx.graph
         left, right = graph.left.numpy(), graph.right.numpy()
-        keys = _unsigned(dropout.keys) if dropout is not None else np.zeros(graph.n_nodes, np.uint64)
-        streams, threshold, scale = _dropout_arguments(dropout, up.dtype)
+        dropping = _dropout_arguments(ctx.dropout, up.dtype)
+        # The kernels accumulate in place, so they get their own copies, with zeros where nothing was asked for.
+        grad_up, grad_down = torch.zeros_like(up), torch.zeros_like(down)
+        if given_up is not None:
+            grad_up.copy_(given_up)
+        if given_down is not None:
+            grad_down[: len(given_down)] = given_down
         # Sums over all nodes run in float64: thousands of float32 terms would lose digits.
-        grads = [torch.zeros(up.shape[1], dtype=torch.float64) for _ in arrays]
-        g = [grad.numpy() for grad in grads]
-        grad_up, grad_down = grad_up.clone(), grad_down.clone()  # the kernels accumulate in place
-        kernels.downward_backward(
-            grad_down.numpy(), grad_up.numpy(), down.numpy(), edges.numpy(), left, right, arrays[3], arrays[4],
-            g[3], g[4], g[5], g[6], keys, streams[1:], threshold, scale,
+        compose = [torch.zeros(up.shape[1], dtype=torch.float64) for _ in range(3)]
+        decompose = [torch.zeros(2, up.shape[1], dtype=torch.float64) for _ in range(2)]
+        if given_down is not None:
+            _share_coordinates(
+                kernels.downward_backward, up, grad_down.numpy(), grad_up.numpy(), down.numpy(), edges.numpy(),
+                left, right, scales.detach().numpy(), *(g.numpy() for g in decompose), *dropping(slice(1, 3)),
+            )  # fmt: skip
+        _share_coordinates(
+            kernels.upward_backward, up, grad_up.numpy(), up.numpy(), left, right, left_scale.detach().numpy(),
+            right_scale.detach().numpy(), *(g.numpy() for g in compose), *dropping(0),
         )  # fmt: skip
-        kernels.upward_backward(
-            grad_up.numpy(), up.numpy(), left, right, arrays[0], arrays[1], g[0], g[1], g[2],
-            keys, streams[0], threshold, scale,
-        )  # fmt: skip
-        return None, None, grad_up[: graph.n_leaves], *(grad.to(up.dtype) for grad in grads)
+        coefficients = (grad.to(up.dtype) for grad in (*compose, *decompose))
+        return None, None, None, None, grad_up[: graph.n_leaves], *coefficients
+
+
+def _share_coordinates(kernel: Any, values: Tensor, *arguments: Any) -> None:
+    """Run a pass on slices of the coordinates, one per thread that torch may use; small batches on one."""
+    n_nodes, size = values.shape
+    slices = max(1, min(torch.get_num_threads(), size // kernels.BLOCK)) if n_nodes * size > 1 << 18 else 1
+    width = -(-size // slices // kernels.BLOCK) * kernels.BLOCK
+    bounds = [(first, min(first + width, size)) for first in range(0, size, width)]
+    if len(bounds) == 1:
+        kernel(0, size, *arguments)
+        return
+    with ThreadPoolExecutor(len(bounds)) as pool:  # the kernels release the GIL
+        for future in [pool.submit(kernel, first, last, *arguments) for first, last in bounds]:
+            future.result()

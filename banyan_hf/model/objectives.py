@@ -67,6 +67,51 @@ def cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor)
     return _ExactCrossEntropy.apply(hidden, weight, bias, targets)
 
 
+class _SampledCrossEntropy(torch.autograd.Function):
+    """As `_ExactCrossEntropy`, over each row's target and the shared negatives."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, negatives: Tensor) -> Tensor:
+        n, m = len(hidden), len(negatives)
+        place = torch.full((len(weight),), -1, device=negatives.device)  # (V,) where a token stands in the sample
+        place[negatives] = torch.arange(m, device=negatives.device)
+        hit = place[targets]  # (n,) where the row's own target was drawn by accident, or -1
+        shift = torch.log((len(weight) - 1) / (m - (hit >= 0).to(hidden.dtype)).clamp(min=1))  # (n,)
+        rows = torch.cat([targets, negatives])  # (n + m,)
+        vectors, biases = weight[rows], bias[rows]
+        grad_vectors, grad_biases = torch.zeros_like(vectors), torch.zeros_like(biases)
+        grad_hidden, total = torch.empty_like(hidden), hidden.new_zeros(())
+        sample, sample_bias = vectors[n:], biases[n:]
+        for start in range(0, n, CHUNK):
+            chunk = slice(start, min(start + CHUNK, n))
+            h, own_vectors = hidden[chunk], vectors[chunk]
+            own = (h * own_vectors).sum(dim=1) + biases[chunk]  # (c,)
+            scores = torch.addmm(sample_bias, h, sample.T).add_(shift[chunk, None])  # (c, m)
+            accident = torch.nonzero(hit[chunk] >= 0).flatten()
+            scores[accident, hit[chunk][accident]] = -torch.inf
+            log_z = torch.logaddexp(own, scores.logsumexp(dim=1))  # (c,)
+            total += (log_z - own).sum()
+            # Gradients of the mean: softmax minus the indicator of the target.
+            grad_scores = scores.sub_(log_z[:, None]).exp_().div_(n)  # (c, m)
+            grad_own = ((own - log_z).exp() - 1) / n  # (c,)
+            grad_hidden[chunk] = torch.addcmul(grad_scores @ sample, grad_own[:, None], own_vectors)
+            grad_vectors[n:].addmm_(grad_scores.T, h)
+            grad_vectors[chunk] = grad_own[:, None] * h
+            grad_biases[n:] += grad_scores.sum(dim=0)
+            grad_biases[chunk] = grad_own
+        ctx.save_for_backward(grad_hidden, grad_vectors, grad_biases, rows)
+        ctx.shape = weight.shape
+        return total / n
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_vectors, grad_biases, rows = ctx.saved_tensors
+        grad_weight = grad_vectors.new_zeros(ctx.shape).index_add_(0, rows, grad_vectors * grad_loss)
+        grad_bias = grad_biases.new_zeros(ctx.shape[0]).index_add_(0, rows, grad_biases * grad_loss)
+        return grad_hidden * grad_loss, grad_weight, grad_bias, None, None
+
+
 def sampled_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, negatives: Tensor) -> Tensor:
     """Cross-entropy of each target against a shared uniform sample of tokens that stands for the whole vocabulary.
 
@@ -90,16 +135,7 @@ def sampled_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets:
     """
     if not len(hidden):
         return cross_entropy(hidden, weight, bias, targets)
-    rows = torch.cat([targets, negatives])  # one gather, so that the table gets one gradient
-    vectors, biases = F.embedding(rows, weight), bias[rows]  # (n + M, D), (n + M,)
-    n = len(targets)
-    own = (hidden * vectors[:n]).sum(dim=1) + biases[:n]  # (n,)
-    others = torch.addmm(biases[n:], hidden, vectors[n:].T)  # (n, M)
-    hit = negatives == targets[:, None]  # (n, M) the row's own target, drawn by accident
-    drawn = len(negatives) - hit.sum(dim=1)  # (n,)
-    shift = torch.log((len(weight) - 1) / drawn.clamp(min=1))  # (n,)
-    rest = others.masked_fill(hit, -torch.inf).logsumexp(dim=1) + shift.to(others.dtype)
-    return (torch.logaddexp(own, rest) - own).mean()
+    return _SampledCrossEntropy.apply(hidden, weight, bias, targets, negatives)
 
 
 def contrastive(up: Tensor, down: Tensor, *, temperature: float) -> Tensor:

@@ -20,7 +20,8 @@ class Recipe:
 
     Args:
         tokenizer_kind, vocab_size: of the tokenizer, if one is trained.
-        hidden_size, num_channels, composition, entangled, objective, structure, dropout, num_negatives: of the model;
+        hidden_size, num_channels, composition, entangled, objective, structure, dropout, token_dropout,
+            num_negatives: of the model;
             see `BanyanConfig`.
         min_tokens, max_tokens: shorter and longer sentences are left out.
         epochs: passes over the text.
@@ -46,6 +47,7 @@ class Recipe:
     objective: Literal["cross_entropy", "contrastive"] = "cross_entropy"
     structure: Literal["greedy", "left", "right", "balanced", "random"] = "greedy"
     dropout: float = 0.1
+    token_dropout: float = 0.0
     num_negatives: int | None = 1000
     min_tokens: int = 4
     max_tokens: int = 200
@@ -104,6 +106,7 @@ class Recipe:
             objective=self.objective,
             structure=self.structure,
             dropout=self.dropout,
+            token_dropout=self.token_dropout,
             num_negatives=None if self.num_negatives is None else min(self.num_negatives, vocab_size),
             max_position_embeddings=max_position_embeddings,
             pad_token_id=pad_token_id,
