@@ -1,8 +1,11 @@
 # Every target does all its own set-up in .venv, from a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
+DATA ?= ../shared/data
+# Idle OpenMP threads sleep instead of spinning: on a machine that does anything else, spinning is many times slower.
+export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help demo test lint clean
+.PHONY: help demo demo-train test lint recipe-en clean
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -11,8 +14,11 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,eval,plot,dev]'
 	@touch $@
 
-demo: .venv/.installed  ## the main job, offline, in a few minutes
+demo: .venv/.installed  ## the English model in the box: neighbours, similarities, a tree; offline, seconds
 	$(BIN)/python examples/demo.py
+
+demo-train: .venv/.installed  ## from a text file to a model that opens anywhere, in about a minute
+	$(BIN)/python examples/train_small.py
 
 test: .venv/.installed lint  ## lint, types, unit tests and doctests
 	$(BIN)/python -m pytest
@@ -21,6 +27,11 @@ lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+recipe-en: .venv/.installed  ## train and score the English model (needs $(DATA); resumable)
+	$(BIN)/banyan train $(DATA)/text/en.txt.gz --recipe en --output out/english $(if $(wildcard out/english/run.json),--resume) \
+		--eval-sts $(DATA)/eval/dev/sts16.csv
+	$(BIN)/python benchmarks/banyan_english.py --model out/english
 
 clean:  ## remove .venv and build outputs
 	rm -rf .venv build dist out results *.egg-info

@@ -24,7 +24,12 @@ app = typer.Typer(
 )
 console = Console()
 
-ModelOption = Annotated[str, typer.Option("--model", "-m", help="Folder or Hub name of a trained Banyan.")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", help="Folder or Hub name of a trained Banyan.", show_default="the English model in the box"
+    ),
+]
 
 
 @app.command()
@@ -126,12 +131,12 @@ UNLIMITED_EPOCHS = 1000.0
 def encode(
     text: Annotated[Path, typer.Argument(help="Text file, one text a line.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .npy file to write: float32, one row per line.")],
-    model: ModelOption,
+    model: ModelOption = None,
     batch_size: Annotated[int, typer.Option(help="Texts at a time.")] = 1024,
 ) -> None:
     """Turn every line of a file into a vector.
 
-    [bold]Example:[/]  banyan encode sentences.txt --output vectors.npy --model my-model
+    [bold]Example:[/]  banyan encode sentences.txt --output vectors.npy
     """
     from .encoding import encode_file
 
@@ -143,11 +148,11 @@ def encode(
 def similarity(
     first: Annotated[str, typer.Argument(help="A text.")],
     others: Annotated[list[str], typer.Argument(help="One or more texts to compare it with.")],
-    model: ModelOption,
+    model: ModelOption = None,
 ) -> None:
     """Compare a text with others: cosine similarity, most alike first.
 
-    [bold]Example:[/]  banyan similarity "a cat sleeps" "the kitten naps" "stocks fell" --model my-model
+    [bold]Example:[/]  banyan similarity "a cat sleeps" "the kitten naps" "stocks fell"
     """
     encoder = _sentence_transformer(model)
     scores = encoder.similarity(encoder.encode([first]), encoder.encode(others))[0].tolist()
@@ -158,17 +163,17 @@ def similarity(
 @app.command()
 def parse(
     texts: Annotated[list[str], typer.Argument(help="One or more texts.")],
-    model: ModelOption,
+    model: ModelOption = None,
     draw: Annotated[bool, typer.Option(help="Also draw each tree.")] = True,
 ) -> None:
     """Show the tree that the model induces.
 
-    [bold]Example:[/]  banyan parse "the old cat slept on the mat" --model my-model
+    [bold]Example:[/]  banyan parse "the old cat slept on the mat"
     """
-    from .persistence import load_encoder
+    from .persistence import default_model, load_encoder
     from .trees import parse as induce
 
-    for tree in induce(texts, *load_encoder(model)):
+    for tree in induce(texts, *load_encoder(model or default_model())):
         console.print(str(tree), markup=False, highlight=False, soft_wrap=True)
         if draw:
             console.print(tree.to_rich())
@@ -201,8 +206,12 @@ def evaluate(
         output.write_text(json.dumps({"model": model, "spearman": scores, "mean": mean}, indent=2) + "\n")
 
 
-def _sentence_transformer(model: str) -> SentenceTransformer:
+def _sentence_transformer(model: str | None) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
+
+    from .persistence import default_model
+
+    model = model or default_model()
 
     path = Path(model)
     if path.is_dir() and not (path / "modules.json").exists() and not (path / "config.json").exists():

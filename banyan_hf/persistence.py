@@ -1,12 +1,30 @@
-"""Opening what is on disk or on the Hub, and saying what is wrong with it."""
+"""Opening what is on disk or on the Hub, saying what is wrong with it, and packing a model small."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from .model.modeling_banyan import BanyanModel
+
+BOX = Path(__file__).parent / "english"
+
+
+def default_model() -> str:
+    """Folder of the English model that comes with the package.
+
+    Example:
+        >>> model, tokenizer = load_encoder(default_model())
+        >>> model.config.model_type
+        'banyan'
+    """
+    return str(BOX)
 
 
 def load_encoder(name: str) -> tuple[BanyanModel, PreTrainedTokenizerBase]:
@@ -27,3 +45,40 @@ def load_encoder(name: str) -> tuple[BanyanModel, PreTrainedTokenizerBase]:
     if config.model_type != "banyan":
         raise ValueError(f"{name} is a {config.model_type!r} model; a Banyan is needed here.")
     return BanyanModel.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
+
+
+def pack(source: str | os.PathLike, target: str | os.PathLike) -> int:
+    """Copy a trained model with half the bytes: vectors in float16, JSON without blanks.
+
+    `config.json` still says float32, so the copy loads, computes and answers in float32.
+
+    Args:
+        source: folder of a trained model.
+        target: folder to make; must not exist.
+
+    Returns:
+        Size of the copy in bytes.
+
+    Raises:
+        ValueError: there is no model in `source`, or something at `target`.
+    """
+    source, target = Path(source), Path(target)
+    if target.exists():
+        raise ValueError(f"{target} exists already. Choose another folder, or delete it yourself.")
+    load_encoder(str(source))  # refuses what is not a complete model
+    staging = target.with_name(target.name + ".tmp")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    tensors = load_file(source / "model.safetensors")
+    # The handful of structural numbers keep their precision; the token table is what has the size.
+    halves = {name: t.to(torch.float16) if t.ndim > 1 else t for name, t in tensors.items()}
+    save_file({name: t.contiguous() for name, t in halves.items()}, staging / "model.safetensors", {"format": "pt"})
+    for path in source.glob("*.json"):
+        if path.name == "run.json":  # of the machine it was trained on
+            continue
+        content = json.loads(path.read_text(encoding="utf-8"))
+        dense = path.name == "tokenizer.json"
+        text = json.dumps(content, ensure_ascii=False, **({"separators": (",", ":")} if dense else {"indent": 2}))
+        (staging / path.name).write_text(text + "\n", encoding="utf-8")
+    os.replace(staging, target)
+    return sum(path.stat().st_size for path in target.iterdir())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, List, Value, load_dataset
@@ -146,14 +147,45 @@ def tokenize(
     )
 
 
-def collate(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
-    """Pad a batch on the right: input_ids and attention_mask, (B, L) each.
+def token_counts(corpus: Corpus, vocab_size: int) -> np.ndarray:
+    """How often each token occurs, (V,) int64, counted a memory-mapped piece at a time."""
+    counts = np.zeros(vocab_size, np.int64)
+    for batch in corpus.sentences.with_format("arrow").iter(BATCH):
+        counts += np.bincount(batch["input_ids"].combine_chunks().values.to_numpy(), minlength=vocab_size)
+    return counts
+
+
+def keep_probability(counts: np.ndarray, threshold: float) -> Tensor:
+    """word2vec's subsampling: tokens of frequency f stay with probability sqrt(threshold / f), at most 1.
 
     Example:
-        >>> collate([{"input_ids": [5, 6]}, {"input_ids": [7]}])["attention_mask"].tolist()
+        >>> keep_probability(np.array([100, 1, 0]), threshold=0.01).tolist()[1:]
+        [1.0, 1.0]
+    """
+    frequency = torch.from_numpy(counts / max(counts.sum(), 1)).clamp(min=1e-30)
+    return (threshold / frequency).sqrt().clamp(max=1.0)
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Pads a batch on the right, after thinning out frequent tokens if asked.
+
+    Args:
+        keep: (V,) probability that an occurrence of a token stays in its sentence; `None`: all stay. Drawn from torch's
+            generator, so that resuming repeats it.
+
+    Example:
+        >>> Collator()([{"input_ids": [5, 6]}, {"input_ids": [7]}])["attention_mask"].tolist()
         [[1, 1], [1, 0]]
     """
-    sentences = [torch.tensor(row["input_ids"]) for row in rows]
-    ids = pad_sequence(sentences, batch_first=True)
-    lengths = torch.tensor([len(sentence) for sentence in sentences])
-    return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+
+    keep: Tensor | None = None
+
+    def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+        """input_ids and attention_mask, (B, L) int64 each."""
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        ids = pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
+        mask = torch.arange(ids.shape[1]) < lengths[:, None]
+        if self.keep is not None:
+            mask &= torch.rand(ids.shape) < self.keep[ids]
+        return {"input_ids": ids, "attention_mask": mask.long()}

@@ -12,6 +12,11 @@ import yaml
 from ..model.configuration_banyan import BanyanConfig
 
 FOLDER = Path(__file__).parent / "recipes"
+CHOICES = {
+    "schedule": ("linear", "cosine", "constant"),
+    "tokenizer_kind": ("bpe", "unigram"),
+    "optimizer": ("adam", "adagrad"),
+}
 
 
 @dataclass(frozen=True)
@@ -21,13 +26,15 @@ class Recipe:
     Args:
         tokenizer_kind, vocab_size: of the tokenizer, if one is trained.
         hidden_size, num_channels, composition, entangled, objective, structure, dropout, token_dropout,
-            num_negatives: of the model;
+            initializer_range, num_negatives: of the model;
             see `BanyanConfig`.
         min_tokens, max_tokens: shorter and longer sentences are left out.
+        subsample: thin out tokens more frequent than this share of the text, as word2vec does; `None`: keep all.
         epochs: passes over the text.
         max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
         batch_size: sentences whose graph is entangled.
-        learning_rate: of Adam at the start.
+        optimizer: `"adam"` (the paper) or `"adagrad"`, which moves rare tokens further and frequent ones less.
+        learning_rate: at the start.
         schedule: `"linear"` to zero, `"cosine"` to zero, or `"constant"`.
         warmup_steps: over which the rate rises from zero.
         seed: of everything random.
@@ -48,12 +55,15 @@ class Recipe:
     structure: Literal["greedy", "left", "right", "balanced", "random"] = "greedy"
     dropout: float = 0.1
     token_dropout: float = 0.0
+    initializer_range: float = 0.1
     num_negatives: int | None = 1000
     min_tokens: int = 4
     max_tokens: int = 200
+    subsample: float | None = None
     epochs: float = 3
     max_minutes: float | None = None
     batch_size: int = 256
+    optimizer: Literal["adam", "adagrad"] = "adam"
     learning_rate: float = 5e-3
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     warmup_steps: int = 0
@@ -66,7 +76,7 @@ class Recipe:
                 raise ValueError(f"{name}={value} must be positive.")
         if not 1 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"min_tokens={self.min_tokens} and max_tokens={self.max_tokens} leave no sentence length.")
-        for name, allowed in (("schedule", ("linear", "cosine", "constant")), ("tokenizer_kind", ("bpe", "unigram"))):
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}.")
 
@@ -107,6 +117,7 @@ class Recipe:
             structure=self.structure,
             dropout=self.dropout,
             token_dropout=self.token_dropout,
+            initializer_range=self.initializer_range,
             num_negatives=None if self.num_negatives is None else min(self.num_negatives, vocab_size),
             max_position_embeddings=max_position_embeddings,
             pad_token_id=pad_token_id,

@@ -25,7 +25,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ..encoding import encode
 from ..evaluation.sts import SentencePairs, spearman
-from .corpus import Corpus, collate
+from .corpus import Collator, Corpus, keep_probability, token_counts
 from .recipe import Recipe
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -70,7 +70,7 @@ class BanyanTrainer(Trainer):
             num_train_epochs=recipe.epochs,
             per_device_train_batch_size=recipe.batch_size,
             learning_rate=recipe.learning_rate,
-            optim="adamw_torch_fused",
+            optim={"adam": "adamw_torch_fused", "adagrad": "adagrad"}[recipe.optimizer],
             weight_decay=0.0,  # plain Adam, as the reference
             max_grad_norm=0.0,  # no clipping, as the reference
             logging_steps=20,
@@ -80,11 +80,14 @@ class BanyanTrainer(Trainer):
             seed=recipe.seed,
             report_to="none",
         )
+        keep = None
+        if recipe.subsample is not None:
+            keep = keep_probability(token_counts(corpus, len(tokenizer)), recipe.subsample)
         super().__init__(
             model=model,
             args=arguments,
             train_dataset=corpus.sentences,
-            data_collator=collate,
+            data_collator=Collator(keep),
             processing_class=tokenizer,
         )
         self.pop_callback(ProgressCallback)
