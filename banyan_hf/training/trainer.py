@@ -78,6 +78,7 @@ class BanyanTrainer(Trainer):
             save_steps=save_steps,
             save_total_limit=2,
             seed=recipe.seed,
+            dataloader_pin_memory=torch.accelerator.is_available(),
             report_to="none",
         )
         keep = None
@@ -125,6 +126,9 @@ class BanyanTrainer(Trainer):
         """One step, counted in tokens."""
         self.n_tokens += int(inputs["attention_mask"].sum())
         return super().training_step(model, inputs, *args, **kwargs)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> None:
+        """Nothing is clipped, and a norm for the log alone would read and write every gradient once more."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add what was spent to every line of the log."""
