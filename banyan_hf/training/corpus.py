@@ -155,6 +155,28 @@ def token_counts(corpus: Corpus, vocab_size: int) -> np.ndarray:
     return counts
 
 
+def presence_log_prior(counts: np.ndarray, tokens_per_batch: float) -> Tensor:
+    """Log-probability that a leaf of a batch is a given token, before anything is known of its contexts.
+
+    The objective has one term per distinct token of a batch, so what counts is not how often a token occurs but in how
+    many batches: p(w) ~ 1 - (1 - f(w))^T, with f its share of the text and T the tokens of a batch.
+
+    Args:
+        counts: (V,) occurrences in the text; tokens that never occur are given half a one.
+        tokens_per_batch: T.
+
+    Returns:
+        (V,) float32, the logarithm of p normalised over the vocabulary.
+
+    Example:
+        >>> presence_log_prior(np.array([80, 10, 10]), tokens_per_batch=1).exp().tolist()
+        [0.8, 0.1, 0.1]
+    """
+    smoothed = np.maximum(counts, 0.5)
+    present = -np.expm1(tokens_per_batch * np.log1p(-smoothed / (smoothed.sum() + 1e-9)))
+    return torch.from_numpy(np.log(present / present.sum())).float()
+
+
 def keep_probability(counts: np.ndarray, threshold: float) -> Tensor:
     """word2vec's subsampling: tokens of frequency f stay with probability sqrt(threshold / f), at most 1.
 

@@ -28,6 +28,7 @@ class Recipe:
         hidden_size, num_channels, composition, entangled, objective, structure, dropout, token_dropout,
             initializer_range, num_negatives: of the model;
             see `BanyanConfig`.
+        prior_bias: start the output layer's bias at the log-probability of each token, instead of learning it from 0.
         min_tokens, max_tokens: shorter and longer sentences are left out.
         subsample: thin out tokens more frequent than this share of the text, as word2vec does; `None`: keep all.
         epochs: passes over the text.
@@ -56,6 +57,7 @@ class Recipe:
     dropout: float = 0.1
     token_dropout: float = 0.0
     initializer_range: float = 0.1
+    prior_bias: bool = False
     num_negatives: int | None = 1000
     min_tokens: int = 4
     max_tokens: int = 200

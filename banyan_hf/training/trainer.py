@@ -25,7 +25,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ..encoding import encode
 from ..evaluation.sts import SentencePairs, spearman
-from .corpus import Collator, Corpus, keep_probability, token_counts
+from .corpus import Collator, Corpus, keep_probability, presence_log_prior, token_counts
 from .recipe import Recipe
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -82,8 +82,14 @@ class BanyanTrainer(Trainer):
             report_to="none",
         )
         keep = None
-        if recipe.subsample is not None:
-            keep = keep_probability(token_counts(corpus, len(tokenizer)), recipe.subsample)
+        if recipe.subsample is not None or recipe.prior_bias:
+            counts = token_counts(corpus, len(tokenizer))
+            if recipe.subsample is not None:
+                keep = keep_probability(counts, recipe.subsample)
+                counts = counts * keep.numpy()
+            if recipe.prior_bias:
+                per_batch = recipe.batch_size * counts.sum() / len(corpus.sentences)
+                model.lm_head.bias.data.copy_(presence_log_prior(counts, per_batch))  # a resumed run overwrites it
         super().__init__(
             model=model,
             args=arguments,
