@@ -89,7 +89,8 @@ class BanyanTrainer(Trainer):
                 counts = counts * keep.numpy()
             if recipe.prior_bias:
                 per_batch = recipe.batch_size * counts.sum() / len(corpus.sentences)
-                model.lm_head.bias.data.copy_(presence_log_prior(counts, per_batch))  # a resumed run overwrites it
+                bias = model.get_parameter("lm_head.bias")
+                bias.data.copy_(presence_log_prior(counts, per_batch))  # a resumed run overwrites it
         super().__init__(
             model=model,
             args=arguments,
