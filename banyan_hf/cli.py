@@ -225,6 +225,6 @@ def main() -> None:
 
     try:
         app()
-    except (ValueError, ImportError, StrictDataclassError) as error:
+    except (ValueError, ImportError, OSError, StrictDataclassError) as error:
         Console(stderr=True).print(f"[bold red]Error:[/] {escape(' '.join(str(error).split()))}", highlight=False)
         sys.exit(1)

@@ -35,6 +35,8 @@ def encode(
     Returns:
         (n, D) on the model's device.
     """
+    if isinstance(texts, str):
+        raise ValueError("A list of texts is needed, not one string: encode([text], ...).")
     was_training = model.training
     model.eval()
     vectors: list[Any] = [
@@ -74,10 +76,15 @@ def encode_file(source: Path, target: Path, model: SentenceTransformer, *, batch
     """
     if not source.is_file():
         raise ValueError(f"{source} is not a file; a text file with one text a line is needed.")
-    with source.open(encoding="utf-8") as file:
-        n_lines = sum(1 for _ in file)
+    try:
+        with source.open(encoding="utf-8") as file:
+            n_lines = sum(1 for _ in file)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8 text ({error.reason} at byte {error.start}).") from error
     if not n_lines:
         raise ValueError(f"{source} is empty: there is nothing to encode.")
+    if not target.parent.is_dir():
+        raise ValueError(f"{target.parent}, the folder of the output, does not exist. Make it first.")
     shape = (n_lines, int(model.get_embedding_dimension() or 0))
     temporary = target.with_name(target.name + ".tmp")
     vectors = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)

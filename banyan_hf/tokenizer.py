@@ -122,7 +122,9 @@ def convert_sentencepiece(path: str | os.PathLike, *, max_length: int = 512) -> 
         raise ValueError(
             f"{path} is not a SentencePiece model: {error}. A .model file is expected, not .vocab."
         ) from error
-    scores = [(piece.piece, piece.score) for piece in proto.pieces]
+    # Control and unused pieces keep their ids but must never win: text that spells "<s>" is only text.
+    silent = (sp.ModelProto.SentencePiece.CONTROL, sp.ModelProto.SentencePiece.UNUSED)
+    scores = [(piece.piece, -1e9 if piece.type in silent else piece.score) for piece in proto.pieces]
     kind = proto.trainer_spec.model_type
     unknown = proto.trainer_spec.unk_id
     if not scores:

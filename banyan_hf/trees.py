@@ -113,6 +113,8 @@ def parse(texts: Sequence[str], model: BanyanModel, tokenizer: PreTrainedTokeniz
     Returns:
         One `Tree` per text; tokens are shown as in the vocabulary, without the mark that begins a word.
     """
+    if isinstance(texts, str):
+        raise ValueError("A list of texts is needed, not one string: parse([text], ...).")
     if not texts:
         return []
     was_training = model.training

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +40,13 @@ def read_pairs(path: str | os.PathLike) -> SentencePairs:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path} is not a file. A CSV with the columns {', '.join(COLUMNS)} is expected.")
-    with path.open(encoding="utf-8", newline="") as file:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); a CSV is expected."
+        ) from error
+    with io.StringIO(text, newline="") as file:
         reader = csv.DictReader(file)
         missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
         if missing:
@@ -52,9 +60,12 @@ def read_pairs(path: str | os.PathLike) -> SentencePairs:
     scores = []
     for number, row in enumerate(rows, start=2):
         try:
-            scores.append(float(row["score"]))
+            score = float(row["score"])
         except (TypeError, ValueError):
-            raise ValueError(f"{path}, line {number}: score {row['score']!r} is not a number.") from None
+            score = math.nan
+        if not math.isfinite(score):
+            raise ValueError(f"{path}, line {number}: score {row['score']!r} is not a number.")
+        scores.append(score)
     return SentencePairs([row["sent1"] for row in rows], [row["sent2"] for row in rows], scores)
 
 

@@ -1,7 +1,6 @@
 """The configuration of a Banyan: its fields, and the checks that two fields agree."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: @strict checks no field whose annotation is a string.
 import difflib
 from dataclasses import fields
 from typing import Any, Literal
@@ -115,7 +114,7 @@ class BanyanConfig(PreTrainedConfig):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1).")
         for name in ("initializer_range", "temperature"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:  # also refuses nan
                 raise ValueError(f"{name}={getattr(self, name)} must be positive.")
 
     def validate_backend(self) -> None:

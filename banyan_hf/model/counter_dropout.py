@@ -89,7 +89,7 @@ class CounterDropout:
     @property
     def threshold(self) -> int:
         """Lanes below this are dropped."""
-        return round(self.probability * 65536)
+        return min(round(self.probability * 65536), 65535)
 
     @property
     def scale(self) -> float:
@@ -112,8 +112,9 @@ class CounterDropout:
         size = like.shape[1]
         blocks = -(-size // BLOCK)
         counters = torch.arange(1, blocks * BLOCK // LANES + 1, device=keys.device) * _signed(GOLDEN)
-        hashes = mix((keys ^ stream)[:, None] + counters).reshape(len(keys), blocks, 1, -1)  # (n, blocks, 1, 16)
+        hashes = mix((keys ^ stream)[:, None] + counters)  # (n, blocks * 16)
+        hashes = hashes.reshape(len(keys), blocks, 1, BLOCK // LANES)
         shifts = torch.arange(0, 64, 16, device=keys.device)[:, None]  # (4, 1)
         lanes = (hashes >> shifts) & 0xFFFF  # (n, blocks, 4, 16); the mask also takes away the copied sign
-        keep = lanes.reshape(len(keys), -1)[:, :size] >= self.threshold  # (n, D)
+        keep = lanes.reshape(len(keys), blocks * BLOCK)[:, :size] >= self.threshold  # (n, D)
         return keep.to(like.dtype) * self.scale

@@ -81,7 +81,7 @@ class LinearCompose(nn.Module):
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """(n, D), (n, D) -> (n, D)."""
-        channels = (*left.shape[:-1], self.num_channels, -1)
+        channels = (*left.shape[:-1], self.num_channels, left.shape[-1] // self.num_channels)  # no -1: n may be 0
         both = torch.cat([left.reshape(channels), right.reshape(channels)], dim=-1)  # (n, K, 2U)
         parent = both.double() @ self.weight.double() + self.bias.double()  # (n, K, U)
         return parent.to(left.dtype).reshape(left.shape)
@@ -98,7 +98,7 @@ class LinearDecompose(nn.Module):
 
     def forward(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """(n, D) -> messages to the left and to the right child, (n, D) each."""
-        channels = node.reshape(*node.shape[:-1], self.num_channels, -1)  # (n, K, U)
+        channels = node.reshape(*node.shape[:-1], self.num_channels, node.shape[-1] // self.num_channels)  # (n, K, U)
         both = (channels.double() @ self.weight.double() + self.bias.double()).to(node.dtype)  # (n, K, 2U)
         to_left, to_right = both.chunk(2, dim=-1)
         return to_left.reshape(node.shape), to_right.reshape(node.shape)

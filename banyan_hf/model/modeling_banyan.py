@@ -173,9 +173,9 @@ class BanyanModel(BanyanPreTrainedModel):
             ValueError: ids, mask and embeddings disagree, an id lies outside the vocabulary, or a row is too long.
         """
         mask, offsets = self._sentences(input_ids, attention_mask, inputs_embeds)
-        table, tokens = self._leaves(input_ids, inputs_embeds, mask)
-        identity = torch.arange(len(tokens), device=tokens.device)  # occurrences stay apart: no sharing
-        graph, up, down = self._propagate(table, identity, offsets, identity=identity, share=False, down="leaves")
+        table, identity = self._leaves(input_ids, inputs_embeds, mask, offsets)
+        token_leaf = torch.arange(len(table), device=table.device)  # occurrences stay apart: no sharing
+        graph, up, down = self._propagate(table, token_leaf, offsets, identity=identity, share=False, down="leaves")
         assert down is not None
         hidden = table.new_zeros(*mask.shape, table.shape[1])  # (B, L, D)
         hidden[mask] = down
@@ -197,9 +197,9 @@ class BanyanModel(BanyanPreTrainedModel):
             A `BanyanModelOutput` with the same `pooler_output` as `forward`, bit for bit.
         """
         mask, offsets = self._sentences(input_ids, attention_mask, None)
-        table, tokens = self._leaves(input_ids, None, mask)
-        identity = torch.arange(len(tokens), device=tokens.device)
-        graph, up, _ = self._propagate(table, identity, offsets, identity=identity, share=False, down="none")
+        table, identity = self._leaves(input_ids, None, mask, offsets)
+        token_leaf = torch.arange(len(table), device=table.device)
+        graph, up, _ = self._propagate(table, token_leaf, offsets, identity=identity, share=False, down="none")
         return BanyanModelOutput(pooler_output=self._pool(graph, up))
 
     def entangle(
@@ -216,7 +216,8 @@ class BanyanModel(BanyanPreTrainedModel):
             (n_leaves, D).
         """
         mask, offsets = self._sentences(input_ids, attention_mask, None)
-        tokens = input_ids[mask]  # (T,)
+        tokens = input_ids[mask].long()  # (T,)
+        self._check_vocabulary(tokens)
         if self.config.entangled:
             leaf_tokens, token_leaf = torch.unique(tokens, return_inverse=True)
             identity = leaf_tokens
@@ -310,6 +311,11 @@ class BanyanModel(BanyanPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         shape = input_ids.shape if input_ids is not None else inputs_embeds.shape[:-1]  # type: ignore[union-attr]
+        if inputs_embeds is not None and inputs_embeds.shape[-1] != self.config.hidden_size:
+            raise ValueError(
+                f"inputs_embeds holds vectors of {inputs_embeds.shape[-1]} numbers but the model's have "
+                f"hidden_size={self.config.hidden_size}: were they made by another model?"
+            )
         if len(shape) != 2:
             raise ValueError(f"input_ids must be (batch, length), not {tuple(shape)}. Is a batch dimension missing?")
         if attention_mask is not None:
@@ -338,14 +344,21 @@ class BanyanModel(BanyanPreTrainedModel):
             )
         return mask, F.pad(lengths.cumsum(0), (1, 0))
 
-    def _leaves(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Value of every token occurrence (T, D) in compute precision, and the token ids (T,), -1 if unknown."""
+    def _leaves(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor, offsets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Value of every token occurrence (T, D) in compute precision, and its identity (T,) for `leaf_keys`.
+
+        In training the identity is the occurrence itself, so that each has a dropout mask of its own. Else it is the
+        token, or the place in the sentence where ids are unknown: nothing that depends on the rest of the batch.
+        """
+        place = torch.arange(int(mask.sum()), device=mask.device)  # (T,)
         if input_ids is None:
-            leaves = inputs_embeds[mask]  # type: ignore[index]
-            return self._compute_dtype(leaves), torch.full((len(leaves),), -1, device=leaves.device)
-        tokens = input_ids[mask]
+            starts = torch.repeat_interleave(offsets[:-1], offsets.diff())  # (T,)
+            return self._compute_dtype(inputs_embeds[mask]), place if self.training else place - starts  # type: ignore[index]
+        tokens = input_ids[mask].long()
         self._check_vocabulary(tokens)
-        return self._compute_dtype(self.embeddings(tokens)), tokens
+        return self._compute_dtype(self.embeddings(tokens)), place if self.training else tokens
 
     def _check_vocabulary(self, tokens: Tensor) -> None:
         size = self.embeddings.num_embeddings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, List, Value, load_dataset
+from datasets.exceptions import DatasetGenerationError
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -48,15 +50,34 @@ def load_texts(sources: Sequence[str], cache_dir: Path) -> Dataset:
     Raises:
         ValueError: a file is missing, empty, binary, or a dataset has no `text` column.
     """
-    paths = [Path(source) for source in sources]
-    if not paths:
-        raise ValueError("No text was given. Name one or more text files with one sentence a line.")
-    if len(paths) == 1 and not paths[0].exists() and paths[0].suffix not in (".txt", ".gz"):
+    check_sources(sources)
+    if _is_dataset_name(sources):
         return _load_from_hub(sources[0], cache_dir)
-    for path in paths:
-        _check_text_file(path)
-    files = [str(path) for path in paths]
-    return load_dataset("text", data_files=files, split="train", cache_dir=str(cache_dir))
+    try:
+        return load_dataset("text", data_files=list(sources), split="train", cache_dir=str(cache_dir))
+    except DatasetGenerationError as error:
+        raise ValueError(f"{', '.join(sources)} could not be read as UTF-8 text: {error.__cause__ or error}") from error
+
+
+def check_sources(sources: Sequence[str]) -> None:
+    """Refuse files that are missing, empty or binary, before an hour of work depends on them.
+
+    Args:
+        sources: as for `load_texts`; the name of a dataset is not looked up here.
+
+    Raises:
+        ValueError: says which file, and what is wrong with it.
+    """
+    if not sources:
+        raise ValueError("No text was given. Name one or more text files with one sentence a line.")
+    if not _is_dataset_name(sources):
+        for source in sources:
+            _check_text_file(Path(source))
+
+
+def _is_dataset_name(sources: Sequence[str]) -> bool:
+    path = Path(sources[0])
+    return len(sources) == 1 and not path.exists() and path.suffix not in (".txt", ".gz")
 
 
 def _load_from_hub(name: str, cache_dir: Path) -> Dataset:
@@ -72,7 +93,6 @@ def _load_from_hub(name: str, cache_dir: Path) -> Dataset:
 
 
 def _check_text_file(path: Path) -> None:
-    """A missing, empty or binary file is told apart before an hour of work depends on it."""
     if not path.is_file():
         raise ValueError(f"{path} is not a file. Give text files with one sentence a line (plain or .gz).")
     try:
@@ -85,7 +105,7 @@ def _check_text_file(path: Path) -> None:
     if not head.strip():
         raise ValueError(f"{path} is empty: there is nothing to train on.")
     try:
-        head[: head.rfind(b"\n") + 1 or None].decode("utf-8")
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # does not mind a letter cut at the end
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is not UTF-8 text (byte {error.start}). Is it a binary file, or another encoding?"

@@ -12,6 +12,12 @@ import yaml
 from ..model.configuration_banyan import BanyanConfig
 
 FOLDER = Path(__file__).parent / "recipes"
+FIELD_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "warmup_steps", "seed"), (int,)),
+    **dict.fromkeys(("epochs", "learning_rate", "dropout", "token_dropout", "initializer_range"), (int, float)),
+    **dict.fromkeys(("max_minutes", "subsample"), (int, float, type(None))),
+    "num_negatives": (int, type(None)),
+}
 CHOICES = {
     "schedule": ("linear", "cosine", "constant"),
     "tokenizer_kind": ("bpe", "unigram"),
@@ -72,10 +78,17 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "learning_rate", "max_minutes"):
+        for name, kinds in FIELD_TYPES.items():
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                wanted = " or ".join("none" if kind is type(None) else kind.__name__ for kind in kinds)
+                raise ValueError(f"{name}={value!r} in a recipe must be {wanted}.")
+        for name in ("epochs", "batch_size", "learning_rate", "max_minutes", "subsample"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be positive.")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps={self.warmup_steps} must not be negative.")
         if not 1 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"min_tokens={self.min_tokens} and max_tokens={self.max_tokens} leave no sentence length.")
         for name, allowed in CHOICES.items():
@@ -97,7 +110,12 @@ class Recipe:
         if not path.is_file():
             known = ", ".join(sorted(p.stem for p in FOLDER.glob("*.yaml")))
             raise ValueError(f"There is no recipe {name!r}. Known: {known}; or give the path of a .yaml file.")
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not a YAML file: {error}") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"{path} holds a {type(values).__name__}; a recipe is lines of 'field: value'.")
         known_fields = [field.name for field in fields(cls)]
         for key in values:
             if key not in known_fields:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from ..evaluation.sts import read_pairs
 from ..model.modeling_banyan import BanyanForPreTraining
 from ..tokenizer import convert_sentencepiece, train_tokenizer
-from .corpus import Corpus, batches, load_texts, tokenize
+from .corpus import Corpus, batches, check_sources, load_texts, tokenize
 from .recipe import Recipe
 
 RUN_FILE = "run.json"
@@ -75,13 +75,18 @@ def train(
 
     recipe = recipe or Recipe.named("default")
     folder = Path(output)
+    # Everything that can be wrong with the request comes before the folder is touched.
+    if save_steps < 1 or eval_steps < 1:
+        raise ValueError(f"save_steps={save_steps} and eval_steps={eval_steps} must be at least 1.")
+    check_sources(sources)
     sts = {Path(path).stem: read_pairs(path) for path in eval_sts}
+    given = None if tokenizer is None else _open_tokenizer(tokenizer)
     plan = {"recipe": recipe.to_dict(), "sources": list(sources), "tokenizer": tokenizer}
     _claim(folder, plan, resume=resume)
 
     work = folder / "checkpoints"
     texts = load_texts(sources, work / "corpus")
-    tok = _tokenizer(tokenizer, texts, recipe, saved=work / "tokenizer")
+    tok = given or _trained_tokenizer(texts, recipe, saved=work / "tokenizer")
     corpus = tokenize(
         texts,
         tok,
@@ -123,7 +128,7 @@ def train(
         steps=outcome.global_step,
         seconds=trainer.seconds,
         loss=logged[-1]["loss"] if logged else outcome.training_loss,
-        tokens_per_second=logged[-1]["tokens_per_second"] if logged else float("nan"),
+        tokens_per_second=trainer.tokens_per_second,
     )
 
 
@@ -140,7 +145,10 @@ def _claim(folder: Path, plan: dict[str, Any], *, resume: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         _write_json(record, plan)
         return
-    before = json.loads(record.read_text(encoding="utf-8"))
+    try:
+        before = json.loads(record.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{record} is damaged ({error}). Delete the folder, or choose another --output.") from error
     if not resume:
         raise ValueError(
             f"{folder} holds an unfinished run. Add --resume to go on with it, or choose another --output."
@@ -158,17 +166,23 @@ def _claim(folder: Path, plan: dict[str, Any], *, resume: bool) -> None:
         raise ValueError(f"{folder} was begun with other settings ({'; '.join(changed)}). Resume with the same ones.")
 
 
-def _tokenizer(given: str | None, texts: Any, recipe: Recipe, *, saved: Path) -> PreTrainedTokenizerBase:
-    """The given tokenizer, the one that this run trained before, or a new one."""
-    if given is not None and given.endswith(".model"):
-        return convert_sentencepiece(given)
-    if given is not None:
-        tok = AutoTokenizer.from_pretrained(given)
-        if tok.pad_token is None:
-            raise ValueError(f"The tokenizer in {given} has no padding token; set one: tokenizer.pad_token = '<pad>'.")
-        if tok.model_max_length > 1_000_000:  # transformers' way to say "not set"
-            tok.model_max_length = 512
-        return tok
+def _open_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer that the user names, with what training needs of it."""
+    if name.endswith(".model"):
+        return convert_sentencepiece(name)
+    try:
+        tok = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name!r} holds no tokenizer: give a folder or Hub name, or a .model file.") from error
+    if tok.pad_token is None:
+        raise ValueError(f"The tokenizer in {name} has no padding token; set one: tokenizer.pad_token = '<pad>'.")
+    if tok.model_max_length > 1_000_000:  # transformers' way to say "not set"
+        tok.model_max_length = 512
+    return tok
+
+
+def _trained_tokenizer(texts: Any, recipe: Recipe, *, saved: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer that this run trained before, or a new one."""
     if not (saved / "tokenizer_config.json").exists():
         tok = train_tokenizer(batches(texts), recipe.vocab_size, kind=recipe.tokenizer_kind, length=len(texts))
         tok.save_pretrained(saved)

@@ -73,7 +73,7 @@ class BanyanTrainer(Trainer):
             optim={"adam": "adamw_torch_fused", "adagrad": "adagrad"}[recipe.optimizer],
             weight_decay=0.0,  # plain Adam, as the reference
             max_grad_norm=0.0,  # no clipping, as the reference
-            logging_steps=20,
+            logging_steps=math.gcd(20, save_steps),  # a resumed run averages its losses over the same steps
             logging_nan_inf_filter=False,
             save_steps=save_steps,
             save_total_limit=2,
@@ -110,6 +110,11 @@ class BanyanTrainer(Trainer):
         """Training time so far, that of resumed processes included."""
         return self._seconds_before + time.monotonic() - self._started
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Of this process, since its first step."""
+        return self.n_tokens / max(time.monotonic() - self._started, 1e-9)
+
     def fraction_done(self, step: int) -> float:
         """How much of the run is over, 0 to 1: by steps, or by the clock if that is further."""
         done = step / max(self.state.max_steps, 1)
@@ -140,8 +145,7 @@ class BanyanTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add what was spent to every line of the log."""
         if "loss" in logs:
-            speed = self.n_tokens / max(time.monotonic() - self._started, 1e-9)
-            logs = {**logs, "tokens_per_second": round(speed), "seconds": round(self.seconds, 2)}
+            logs = {**logs, "tokens_per_second": round(self.tokens_per_second), "seconds": round(self.seconds, 2)}
         super().log(logs, start_time)
 
 

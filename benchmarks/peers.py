@@ -1,0 +1,220 @@
+"""Banyan beside word2vec and fastText trained on the same text: six English STS sets, one table.
+
+What: gensim's word2vec and fastText (256 numbers) learn from the same 10 M words as Banyan, cut in two ways: into words
+(the tokenizer's own normalisation, punctuation split off) and, with `--tokenizer DIR`, into that tokenizer's subwords.
+Each is scored as the plain mean of its word vectors, as the SIF mean (weights a / (a + p(word)), a = 1e-3), and as SIF
+with the first singular direction removed (Arora et al. 2017: found on the sentences of the set that is scored, a small
+favour to the peer). A Banyan given by `--model DIR` is scored with its three poolings; `root` is the paper's model.
+Scores are Spearman x 100 of cosines; `mean` is the plain mean of the six columns. The best figure of a column among the
+models scored here has a star, whoever it belongs to.
+
+Settings of the peers: 5 epochs, window 5, 5 negatives, min_count 5, subsampling 1e-3, learning rate 0.025 to 0.0001,
+seed 0, gensim's defaults otherwise; fastText with n-grams of 3 to 6 characters in 500,000 buckets. `sg` is skip-gram,
+`cbow` the continuous bag of words.
+
+Time: each peer is trained once and kept in `--cache`, for words and again for subwords. word2vec sg on words took 338
+CPU seconds (3 minutes on two free cores), cbow less, fastText more; `--peers` trains some of them only. Scoring what
+is in the cache takes a minute. Writing the cut text takes 2 minutes, once.
+
+    python benchmarks/peers.py --tokenizer DIR --model DIR --output results/peers.json
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
+
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from banyan_common import ENGLISH_SETS, PAPER, data_folder, parser, print_table, save, with_mean
+from gensim.models import FastText, Word2Vec
+from gensim.models.keyedvectors import KeyedVectors
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import CountVectorizer
+from transformers import AutoTokenizer
+
+from banyan_hf.encoding import encode
+from banyan_hf.evaluation.sts import SentencePairs, read_pairs, spearman
+from banyan_hf.persistence import load_encoder
+from banyan_hf.tokenizer import SPACE, train_tokenizer
+
+Cut = Callable[[list[str]], list[list[str]]]  # texts -> their words or subwords
+
+SETTINGS = {
+    "vector_size": 256, "epochs": 5, "window": 5, "negative": 5, "min_count": 5, "sample": 1e-3, "seed": 0,
+}  # fmt: skip
+PEERS: dict[str, Callable[..., Any]] = {
+    "word2vec-sg": lambda **kw: Word2Vec(sg=1, **SETTINGS, **kw),
+    "word2vec-cbow": lambda **kw: Word2Vec(sg=0, **SETTINGS, **kw),
+    "fasttext-sg": lambda **kw: FastText(sg=1, bucket=500_000, **SETTINGS, **kw),
+    "fasttext-cbow": lambda **kw: FastText(sg=0, bucket=500_000, **SETTINGS, **kw),
+}
+SIF_A = 1e-3
+POOLINGS = ("root", "mean", "root_mean")
+
+
+def words_cutter() -> Cut:
+    """Words as Banyan's tokenizer sees them before it cuts them: its normaliser and its pre-tokenizer."""
+    backend = train_tokenizer(["any text gives the same rules"], 50, show_progress=False).backend_tokenizer
+    normalize, split = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
+
+    def cut(texts: list[str]) -> list[list[str]]:
+        return [[word.removeprefix(SPACE) for word, _ in split(normalize(text))] for text in texts]
+
+    return cut
+
+
+def tokens_cutter(folder: str) -> Cut:
+    """Subwords of a saved tokenizer."""
+    backend = AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    backend.no_padding()
+    backend.no_truncation()
+    return lambda texts: [encoding.tokens for encoding in backend.encode_batch(texts)]
+
+
+def write_corpus(text: Path, cut: Cut, target: Path) -> Path:
+    """One sentence a line, units separated by blanks, as gensim reads it; kept for the next run."""
+    if not target.exists():
+        temporary = target.with_suffix(".tmp")
+        with gzip.open(text, "rt", encoding="utf-8") as source, temporary.open("w", encoding="utf-8") as file:
+            while lines := [line.rstrip("\n") for line in islice(source, 10_000)]:
+                file.writelines(" ".join(units) + "\n" for units in cut(lines))
+        os.replace(temporary, target)
+    return target
+
+
+def train_peer(name: str, corpus: Path, folder: Path, workers: int) -> None:
+    """Train one peer, unless its folder is there already; seconds are those of the training alone."""
+    if (folder / "cost.json").exists():
+        return
+    print(f"Training {name} on {corpus.name} ...", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    wall, cpu = time.perf_counter(), time.process_time()
+    model = PEERS[name](corpus_file=str(corpus), workers=workers)
+    cost = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "workers": workers}
+    model.wv.save(str(folder / "vectors.kv"))
+    (folder / "cost.json").write_text(json.dumps(cost), encoding="utf-8")
+
+
+def sentence_vectors(vectors: KeyedVectors, sentences: list[list[str]], pooling: str) -> np.ndarray:
+    """(n, D); words without a vector are left out, a sentence without any is 0."""
+    vectorizer = CountVectorizer(analyzer=lambda units: units)
+    counts = vectorizer.fit_transform(sentences).astype(np.float32)  # (n, words)
+    words = vectorizer.get_feature_names_out()
+    known = np.array([word in vectors for word in words])
+    table = np.stack([vectors[word] if word in vectors else np.zeros(vectors.vector_size) for word in words])
+    weights = counts.multiply(known * (1.0 if pooling == "mean" else sif_weights(vectors, words))).tocsr()
+    out = (weights @ table) / np.maximum(weights.sum(axis=1), 1e-9)
+    out = np.asarray(out, np.float32)
+    if pooling == "SIF - 1st component":
+        first = TruncatedSVD(n_components=1, random_state=0).fit(out).components_.astype(np.float32)  # (1, D)
+        out -= out @ first.T @ first
+    return out
+
+
+def sif_weights(vectors: KeyedVectors, words: Sequence[str]) -> np.ndarray:
+    """a / (a + p(word)), p from the training text; 1 for a word that fastText makes from its n-grams."""
+    total = sum(vectors.get_vecattr(word, "count") for word in vectors.index_to_key)
+    seen = [vectors.get_vecattr(word, "count") if word in vectors.key_to_index else 0 for word in words]
+    return SIF_A / (SIF_A + np.array(seen) / total)
+
+
+def peer_rows(
+    name: str, unit: str, cut: dict[str, list[str]], folder: Path, sets: list[SentencePairs]
+) -> Iterator[dict[str, Any]]:
+    """One row for each pooling; `cut` has the words of every sentence of the sets."""
+    vectors = KeyedVectors.load(str(folder / "vectors.kv"))
+    cost = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+    cost_columns = {"wall s": round(cost["wall_s"]), "CPU s": round(cost["cpu_s"])}
+
+    def score(pairs: SentencePairs, pooling: str) -> float:
+        texts = pairs.first + pairs.second
+        embedded = torch.from_numpy(sentence_vectors(vectors, [cut[text] for text in texts], pooling))
+        table = dict(zip(texts, embedded, strict=True))
+        return spearman(lambda wanted: torch.stack([table[text] for text in wanted]), pairs)
+
+    for pooling in ("mean", "SIF mean", "SIF - 1st component"):
+        scores = [score(pairs, pooling) for pairs in sets]
+        yield {"model": name, "units": unit, "pooling": pooling, **with_mean(scores), **cost_columns}
+
+
+def banyan_rows(folder: str, sets: list[SentencePairs]) -> Iterator[dict[str, Any]]:
+    model, tokenizer = load_encoder(folder)
+    for pooling in POOLINGS:
+        model.config.pooling = pooling
+        scores = [spearman(lambda texts: encode(texts, model, tokenizer), pairs) for pairs in sets]
+        name = f"Banyan ({Path(folder).name})"
+        yield {
+            "model": name,
+            "units": "subwords",
+            "pooling": pooling,
+            **with_mean(scores),
+            "wall s": None,
+            "CPU s": None,
+        }
+
+
+def paper_rows() -> Iterator[dict[str, Any]]:
+    for name, scores in PAPER.items():
+        yield {
+            "model": f"paper: {name}",
+            "units": "",
+            "pooling": "",
+            **with_mean(scores),
+            "wall s": None,
+            "CPU s": None,
+        }
+
+
+def starred(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Scores as text; the best of each column (the paper's rows left out) with a star."""
+    columns = (*ENGLISH_SETS, "mean")
+    best = {c: max((row[c] for row in rows if not row["model"].startswith("paper")), default=None) for c in columns}
+
+    def text(row: dict[str, Any], column: str) -> str:
+        is_best = row[column] == best[column] and not row["model"].startswith("paper")
+        return f"{row[column]:6.2f}{'*' if is_best else ' '}"
+
+    return [{**row, **{column: text(row, column) for column in columns}} for row in rows]
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--tokenizer", help="folder of a tokenizer: peers are also trained on its subwords")
+    arguments.add_argument("--model", action="append", default=[], help="folder of a trained Banyan; may be repeated")
+    arguments.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS), help="default: all")
+    arguments.add_argument("--cache", type=Path, default=Path("results/peers"), help="where trained peers are kept")
+    arguments.add_argument("--workers", type=int, default=2, help="training threads")
+    args = arguments.parse_args()
+
+    data = data_folder()
+    sets = [read_pairs(data / "eval" / "english" / f"{name}_test.csv") for name in ENGLISH_SETS]
+    args.cache.mkdir(parents=True, exist_ok=True)
+    cutters = {"words": words_cutter()} | ({"subwords": tokens_cutter(args.tokenizer)} if args.tokenizer else {})
+    rows: list[dict[str, Any]] = []
+    texts = [text for pairs in sets for text in pairs.first + pairs.second]
+    for unit, cut in cutters.items():
+        known = dict(zip(texts, cut(texts), strict=True))
+        corpus = write_corpus(data / "text" / "en.txt.gz", cut, args.cache / f"{unit}.txt")
+        for name in args.peers:
+            folder = args.cache / f"{name}-{unit}"
+            train_peer(name, corpus, folder, args.workers)
+            rows += peer_rows(name, unit, known, folder, sets)
+    for folder in args.model:
+        rows += banyan_rows(folder, sets)
+    rows += paper_rows()
+    print_table(starred(rows))
+    save(args.output, settings={**SETTINGS, "sif_a": SIF_A}, rows=rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Packing a model small."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import assert_same, grammar_sentences
+
+from banyan_hf.encoding import encode
+from banyan_hf.persistence import load_encoder, pack
+
+
+def test_pack(trained, tmp_path):
+    size = pack(trained.folder, tmp_path / "small")
+    files = {path.name: path.stat().st_size for path in (tmp_path / "small").iterdir()}
+    assert size == sum(files.values())
+    assert "run.json" not in files
+    (model, tokenizer), (packed, its_tokenizer) = (
+        load_encoder(str(trained.folder)),
+        load_encoder(str(tmp_path / "small")),
+    )
+    assert packed.dtype == torch.float32
+    assert files["model.safetensors"] < 0.7 * (trained.folder / "model.safetensors").stat().st_size
+    for name, value in model.state_dict().items():
+        assert_same(packed.state_dict()[name], value.half().float() if value.ndim > 1 else value)
+    texts = grammar_sentences(20, seed=1)
+    assert its_tokenizer(texts).input_ids == tokenizer(texts).input_ids
+    assert_same(encode(texts, packed, its_tokenizer), encode(texts, model, tokenizer), relative=1e-2)
+
+
+def test_pack_refuses(trained, tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ValueError, match="taken exists"):
+        pack(trained.folder, tmp_path / "taken")
+    with pytest.raises(ValueError, match="taken holds no model"):
+        pack(tmp_path / "taken", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
