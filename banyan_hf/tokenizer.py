@@ -12,17 +12,16 @@ from transformers import PreTrainedTokenizerFast
 
 UNKNOWN, PADDING = "<unk>", "<pad>"
 SPACE = "▁"  # Metaspace: begins every word
+PRIVATE = "\ue000"  # of Unicode's private use area: stands in no text
 
 
 def _normalizer() -> normalizers.Normalizer:
-    """One spelling for each word: NFKC, lower case, digits folded to 0, white space to single blanks."""
+    """One spelling for each word: NFKC, lower case, digits folded to 0. White space goes when words are split."""
     return normalizers.Sequence(
         [
             normalizers.NFKC(),
             normalizers.Lowercase(),
             normalizers.Replace(Regex(r"\p{Nd}"), "0"),
-            normalizers.Replace(Regex(r"\s+"), " "),
-            normalizers.Strip(),
         ]
     )
 
@@ -122,9 +121,9 @@ def convert_sentencepiece(path: str | os.PathLike, *, max_length: int = 512) -> 
         raise ValueError(
             f"{path} is not a SentencePiece model: {error}. A .model file is expected, not .vocab."
         ) from error
-    # Control and unused pieces keep their ids but must never win: text that spells "<s>" is only text.
+    # Control and unused pieces keep their ids under names that no text spells: somebody's "<s>" is only text.
     silent = (sp.ModelProto.SentencePiece.CONTROL, sp.ModelProto.SentencePiece.UNUSED)
-    scores = [(piece.piece, -1e9 if piece.type in silent else piece.score) for piece in proto.pieces]
+    scores = [(PRIVATE * (piece.type in silent) + piece.piece, piece.score) for piece in proto.pieces]
     kind = proto.trainer_spec.model_type
     unknown = proto.trainer_spec.unk_id
     if not scores:

@@ -1,7 +1,7 @@
 """From a text file to a model that opens anywhere, in about a minute, offline.
 
-What it does: writes 20,000 sentences of a toy grammar, trains a small Banyan on them, opens the result with transformers
-and with sentence-transformers, and prints similarities and a tree. Run it with `make demo-train`.
+It writes 20,000 sentences of a toy grammar, trains a small Banyan on them, opens the result with transformers and with
+sentence-transformers, and prints similarities and a tree. Run it with `make demo-train`.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_last_complete_checkpoint(tmp_path):
 
 def test_same_seed_same_model(text, uninterrupted, tmp_path):
     torch.rand(7)
-    again = train([text], tmp_path / "again", recipe=SMALL, save_steps=1000, say=lambda line: None)
+    again = train([text], tmp_path / "again", recipe=SMALL, save_steps=10, say=lambda line: None)
     assert_same_run(again.folder, uninterrupted.folder)
 
 

@@ -112,7 +112,7 @@ class BanyanPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Save as transformers does, and add what `SentenceTransformer(folder)` needs to find the pooled output."""
         super().save_pretrained(save_directory, *args, **kwargs)
-        write_sentence_transformers_files(save_directory)
+        write_sentence_transformers_files(save_directory, pad_token_id=self.config.pad_token_id)
 
 
 class BanyanModel(BanyanPreTrainedModel):
@@ -197,6 +197,15 @@ class BanyanModel(BanyanPreTrainedModel):
             A `BanyanModelOutput` with the same `pooler_output` as `forward`, bit for bit.
         """
         mask, offsets = self._sentences(input_ids, attention_mask, None)
+        table = self.embeddings.weight
+        plain = not self.training and not torch.is_grad_enabled() and self.config.pooling == "root"
+        if plain and self._use_numba(table.device) and table.dtype == torch.float32:
+            assert isinstance(self.compose, Compose)
+            tokens = input_ids[mask].long()
+            self._check_vocabulary(tokens)
+            coefficients = self.compose.coefficients(torch.float32)
+            roots = numba_backend.encode(table, tokens, offsets, coefficients, structure=self.config.structure)
+            return BanyanModelOutput(pooler_output=self._or_neutral(roots, offsets))
         table, identity = self._leaves(input_ids, None, mask, offsets)
         token_leaf = torch.arange(len(table), device=table.device)
         graph, up, _ = self._propagate(table, token_leaf, offsets, identity=identity, share=False, down="none")
@@ -371,17 +380,21 @@ class BanyanModel(BanyanPreTrainedModel):
 
     def _pool(self, graph: EntangledGraph, up: Tensor) -> Tensor:
         """One vector per sentence, (B, D)."""
-        lengths = graph.offsets.diff()[:, None]  # (B, 1)
-        width = up.shape[1]
-        neutral = up.new_full((1, width), width**-0.5)  # the value of a row without tokens
         if not graph.n_nodes:
-            return neutral.expand(len(lengths), -1).to(self.dtype)
+            return self._or_neutral(up.new_empty(len(graph.roots), up.shape[1]), graph.offsets)
         pooled = up[graph.roots.clamp(min=0)]  # (B, D)
         if self.config.pooling != "root":
-            sentence = torch.repeat_interleave(lengths[:, 0])  # (T,)
-            mean = torch.zeros_like(pooled).index_add(0, sentence, up[graph.token_leaf]) / lengths.clamp(min=1)
+            lengths = graph.offsets.diff()  # (B,)
+            sentence = torch.repeat_interleave(lengths)  # (T,)
+            total = torch.zeros_like(pooled).index_add(0, sentence, up[graph.token_leaf])
+            mean = total / lengths.clamp(min=1)[:, None]
             pooled = mean if self.config.pooling == "mean" else F.normalize(pooled) + F.normalize(mean)
-        return torch.where(lengths > 0, pooled, neutral).to(self.dtype)
+        return self._or_neutral(pooled, graph.offsets)
+
+    def _or_neutral(self, pooled: Tensor, offsets: Tensor) -> Tensor:
+        """The vectors (B, D), with the fixed unit vector in the rows of sentences without tokens."""
+        width = pooled.shape[1]
+        return torch.where(offsets.diff()[:, None] > 0, pooled, pooled.new_full((1,), width**-0.5)).to(self.dtype)
 
 
 class BanyanForPreTraining(BanyanPreTrainedModel):

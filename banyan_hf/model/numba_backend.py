@@ -81,6 +81,30 @@ def induce(
     return graph, keys[:n_nodes], values[:n_nodes]
 
 
+@torch.no_grad()
+def encode(
+    table: Tensor, tokens: Tensor, offsets: Tensor, coefficients: tuple[Tensor, Tensor, Tensor], *, structure: str
+) -> Tensor:
+    """Roots of a batch and nothing else: what inference needs, with the same bits as `induce`.
+
+    Args:
+        table: (V, D) float32, the token vectors.
+        tokens: (T,) int64; sentences one after the other.
+        offsets: (B+1,) int64.
+        coefficients: of `Compose`, float32.
+        structure: see `induction.induce`.
+
+    Returns:
+        (B, D) float32; rows of sentences without tokens are not set.
+    """
+    vectors = torch.empty(len(offsets) - 1, table.shape[1])
+    kernels.encode(
+        table.detach().numpy(), tokens.numpy(), offsets.numpy(), *(c.detach().numpy() for c in coefficients),
+        kernels.STRUCTURES[structure], vectors.numpy(),
+    )  # fmt: skip
+    return vectors
+
+
 class EntangledPass(torch.autograd.Function):
     """Leaves and coefficients -> upward and downward values, with gradients by hand.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
-FILES: dict[str, object] = {
+FILES: dict[str, Any] = {
     "modules.json": [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
     ],
@@ -28,13 +29,20 @@ FILES: dict[str, object] = {
 }
 
 
-def write_sentence_transformers_files(folder: str | os.PathLike) -> None:
+# With a padding token its id says as much as a mask, which costs time to make.
+WITHOUT_MASK = {"processing_kwargs": {"text": {"return_attention_mask": False}}}
+
+
+def write_sentence_transformers_files(folder: str | os.PathLike, *, pad_token_id: int | None) -> None:
     """Write the files that are missing; those that are there may be somebody's choice (prompts, a further module).
 
     Args:
         folder: of the saved model.
+        pad_token_id: of the model's configuration.
     """
     for name, content in FILES.items():
         path = Path(folder, name)
+        if name == "sentence_bert_config.json" and pad_token_id is not None:
+            content = {**content, **WITHOUT_MASK}
         if not path.exists():
             path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
