@@ -40,12 +40,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from banyan_hf.model import induction, numba_backend
 from banyan_hf.model.modeling_banyan import BanyanForPreTraining
 from banyan_hf.tokenizer import train_tokenizer
-from banyan_hf.training.corpus import Collator
+from banyan_hf.training.corpus import collate
 from banyan_hf.training.recipe import Recipe
 
 REFERENCE = 2150  # tokens per CPU second of the authors' code, batch 512: measured by others, see shared/docs/DESIGN.md
 LOSSES = {"restricted, 1000": 1000, "exact softmax": None}
-Batch = list[dict[str, list[int]]]  # rows as `Collator` takes them
+Batch = list[dict[str, list[int]]]  # rows as `collate` takes them
 
 
 def read_lines(limit: int) -> list[str]:
@@ -75,7 +75,7 @@ class Stepper:
         recipe = Recipe(num_negatives=negatives)
         config = recipe.config(vocab_size=vocab_size, pad_token_id=None, max_position_embeddings=512)
         config.backend = backend
-        self.collate = Collator()
+        self.collate = collate
         self.model = BanyanForPreTraining(config).train()
         parameters = self.model.parameters()
         self.adam = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=0.0, fused=True)

@@ -11,7 +11,16 @@ import torch
 from conftest import grammar_sentences
 
 from banyan_hf.tokenizer import train_tokenizer
-from banyan_hf.training.corpus import BATCH, Collator, batches, keep_probability, load_texts, token_counts, tokenize
+from banyan_hf.training.corpus import (
+    BATCH,
+    batches,
+    collate,
+    keep_probability,
+    load_texts,
+    thin,
+    token_counts,
+    tokenize,
+)
 
 LINES = [*grammar_sentences(30, seed=2), "the cat", "", "a b c", "the " * 60]
 
@@ -122,11 +131,11 @@ def test_keep_probability_is_word2vecs():
     assert found.tolist() == pytest.approx([(0.01 / 0.9) ** 0.5, (0.01 / 0.09) ** 0.5, 1, 1])
 
 
-def test_collator():
+def test_collate_and_thin():
     rows = [{"input_ids": [5, 6, 7]}, {"input_ids": [7]}]
-    batch = Collator()(rows)
+    batch = collate(rows)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [7, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     keep = torch.tensor([0, 0, 0, 0, 0, 1, 0, 0.5])
-    masks = torch.stack([Collator(keep)(rows * 50)["attention_mask"] for _ in range(20)]).double().mean((0, 1))
+    masks = torch.stack([thin(collate(rows * 50), keep)["attention_mask"] for _ in range(20)]).double().mean((0, 1))
     assert masks.tolist() == [pytest.approx(0.75, abs=0.05), 0, pytest.approx(0.25, abs=0.05)]

@@ -10,7 +10,7 @@ from conftest import grammar_sentences
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from banyan_hf.tokenizer import convert_sentencepiece, train_tokenizer
+from banyan_hf.tokenizer import PRIVATE, convert_sentencepiece, train_tokenizer
 
 TEXT = [
     *grammar_sentences(80, seed=1),
@@ -138,7 +138,10 @@ def test_sentencepiece_control_pieces_are_not_text(sentencepiece_file):
 def test_sentencepiece_vocabulary(sentencepiece_file):
     processor = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_file))
     ours = convert_sentencepiece(sentencepiece_file, max_length=77)
-    assert ours.convert_ids_to_tokens(list(range(len(processor)))) == [
+    pieces = ours.convert_ids_to_tokens(list(range(len(processor))))
+    silent = [i for i in range(len(processor)) if processor.is_control(i)]  # keep their ids, under unspeakable names
+    assert all(pieces[i].startswith(PRIVATE) == (i in silent) for i in range(len(processor)))
+    assert [piece.removeprefix(PRIVATE) for piece in pieces] == [
         processor.id_to_piece(i) for i in range(len(processor))
     ]
     assert ours.model_max_length == 77

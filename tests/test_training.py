@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 
 from banyan_hf import BanyanConfig, BanyanForPreTraining
 from banyan_hf.model.objectives import cross_entropy
-from banyan_hf.training.corpus import Collator
+from banyan_hf.training.corpus import collate
 from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 from banyan_hf.training.trainer import last_complete_checkpoint
@@ -28,7 +28,7 @@ from banyan_hf.training.trainer import last_complete_checkpoint
 def held_out(folder, n=320, batch_size=32):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = [{"input_ids": ids} for ids in tokenizer(grammar_sentences(n, seed=77)).input_ids]
-    return [Collator()(rows[start : start + batch_size]) for start in range(0, n, batch_size)]
+    return [collate(rows[start : start + batch_size]) for start in range(0, n, batch_size)]
 
 
 @torch.no_grad()
@@ -160,7 +160,7 @@ def test_half_written_checkpoint_is_ignored(text, uninterrupted, tmp_path):
 
 
 def test_thinned_text_resumes_too(text, tmp_path):
-    """Subsampling draws random numbers in the collator, which works one batch ahead."""
+    """Subsampling draws random numbers, and data are fetched one batch ahead of the step that is saved."""
     recipe = replace(SMALL, subsample=0.005)
     whole = train([text], tmp_path / "whole", recipe=recipe, save_steps=10, say=lambda line: None)
     folder = unfinished(whole.folder, tmp_path / "run", last=whole.steps - 1)

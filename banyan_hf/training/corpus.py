@@ -209,26 +209,33 @@ def keep_probability(counts: np.ndarray, threshold: float) -> Tensor:
     return (threshold / frequency).sqrt().clamp(max=1.0)
 
 
-@dataclass(frozen=True)
-class Collator:
-    """Pads a batch on the right, after thinning out frequent tokens if asked.
-
-    Args:
-        keep: (V,) probability that an occurrence of a token stays in its sentence; `None`: all stay. Drawn from torch's
-            generator, so that resuming repeats it.
+def collate(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+    """Pad a batch on the right: input_ids and attention_mask, (B, L) int64 each.
 
     Example:
-        >>> Collator()([{"input_ids": [5, 6]}, {"input_ids": [7]}])["attention_mask"].tolist()
+        >>> collate([{"input_ids": [5, 6]}, {"input_ids": [7]}])["attention_mask"].tolist()
         [[1, 1], [1, 0]]
     """
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    ids = pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
 
-    keep: Tensor | None = None
 
-    def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
-        """input_ids and attention_mask, (B, L) int64 each."""
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        ids = pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
-        mask = torch.arange(ids.shape[1]) < lengths[:, None]
-        if self.keep is not None:
-            mask &= torch.rand(ids.shape) < self.keep[ids]
-        return {"input_ids": ids, "attention_mask": mask.long()}
+def thin(batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
+    """Hide occurrences of frequent tokens from a batch, at random.
+
+    Args:
+        batch: input_ids and attention_mask, (B, L) each.
+        keep: (V,) probability that an occurrence of a token stays; draws come from torch's generator.
+
+    Returns:
+        The batch with another attention_mask.
+
+    Example:
+        >>> batch = {"input_ids": torch.tensor([[1, 0, 2]]), "attention_mask": torch.tensor([[1, 1, 0]])}
+        >>> thin(batch, torch.tensor([0.0, 1.0, 1.0]))["attention_mask"].tolist()
+        [[1, 0, 0]]
+    """
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    stays = torch.rand(ids.shape) < keep[ids.cpu()]  # (B, L)
+    return {**batch, "attention_mask": mask * stays.to(mask)}

@@ -25,7 +25,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ..encoding import encode
 from ..evaluation.sts import SentencePairs, spearman
-from .corpus import Collator, Corpus, keep_probability, presence_log_prior, token_counts
+from .corpus import Corpus, collate, keep_probability, presence_log_prior, thin, token_counts
 from .recipe import Recipe
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -81,12 +81,12 @@ class BanyanTrainer(Trainer):
             dataloader_pin_memory=torch.accelerator.is_available(),
             report_to="none",
         )
-        keep = None
+        self._keep: Tensor | None = None  # (V,) probability that an occurrence of a token is read
         if recipe.subsample is not None or recipe.prior_bias:
             counts = token_counts(corpus, len(tokenizer))
             if recipe.subsample is not None:
-                keep = keep_probability(counts, recipe.subsample)
-                counts = counts * keep.numpy()
+                self._keep = keep_probability(counts, recipe.subsample)
+                counts = counts * self._keep.numpy()
             if recipe.prior_bias:
                 per_batch = recipe.batch_size * counts.sum() / len(corpus.sentences)
                 bias = model.get_parameter("lm_head.bias")
@@ -95,7 +95,7 @@ class BanyanTrainer(Trainer):
             model=model,
             args=arguments,
             train_dataset=corpus.sentences,
-            data_collator=Collator(keep),
+            data_collator=collate,
             processing_class=tokenizer,
         )
         self.pop_callback(ProgressCallback)
@@ -135,7 +135,9 @@ class BanyanTrainer(Trainer):
         return self.lr_scheduler
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """One step, counted in tokens."""
+        """One step, on thinned sentences if the recipe says so, counted in the tokens that are read."""
+        if self._keep is not None:  # not in the collator: data are fetched ahead, and a resumed run must draw the same
+            inputs = thin(inputs, self._keep)
         self.n_tokens += int(inputs["attention_mask"].sum())
         return super().training_step(model, inputs, *args, **kwargs)
 
