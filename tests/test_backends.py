@@ -171,7 +171,7 @@ def test_backends_agree(structure, entangled, dropout, dtype):
         assert_same(grad, other_grads[name], relative=tolerance)
 
 
-@pytest.mark.parametrize("fields", [{"token_dropout": 0.4}, {"objective": "contrastive"}, {"num_negatives": 3}])
+@pytest.mark.parametrize("fields", [{"objective": "contrastive"}, {"num_negatives": 3}])
 def test_backends_agree_on_other_objectives(fields):
     ids, mask = pad(AWKWARD)
     (loss, grads), (other_loss, other_grads) = (

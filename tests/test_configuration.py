@@ -40,7 +40,6 @@ def test_wrong_type_is_refused(field, value):
         ({"pad_token_id": -1}, ["pad_token_id=-1"]),
         ({"dropout": 1}, ["dropout=1"]),
         ({"dropout": -0.1}, ["dropout=-0.1"]),
-        ({"token_dropout": 1.0}, ["token_dropout=1.0"]),
         ({"temperature": 0}, ["temperature=0"]),
         ({"temperature": float("nan")}, ["temperature=nan"]),
         ({"initializer_range": 0.0}, ["initializer_range=0.0"]),
@@ -84,7 +83,7 @@ def test_contrastive_model_has_no_output_layer():
 
 def test_round_trip(tmp_path):
     config = BanyanConfig(
-        vocab_size=70, hidden_size=48, dropout=0, num_negatives=9, pad_token_id=3, pooling="mean", token_dropout=0.2,
+        vocab_size=70, hidden_size=48, dropout=0, num_negatives=9, pad_token_id=3, pooling="mean",
         **{k: v for k, v in SELF_STRAE.items() if k != "objective"},
     )  # fmt: skip
     config.save_pretrained(tmp_path)

@@ -79,7 +79,7 @@ def test_result_and_files(trained):
     assert not [name for name in load_file(folder / "model.safetensors") if name.startswith(("banyan.", "lm_head"))]
 
 
-SMALL = replace(TINY, epochs=6, dropout=0.2, token_dropout=0.1, num_negatives=20, batch_size=8, learning_rate=0.01)
+SMALL = replace(TINY, epochs=6, dropout=0.2, num_negatives=20, batch_size=8, learning_rate=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ class TestRecipe:
         [
             ("epohs: 3", "epohs.*epochs"), ("epochs: many", "many"), ("epochs: 0", "epochs=0"),
             ("schedule: steps", "steps.*linear"), ("min_tokens: 9\nmax_tokens: 5", "9.*5"), ("- 1\n- 2", "recipe.yaml"),
-            ("a: [", "recipe.yaml"), ("batch_size: 2.5", "2.5"), ("warmup_steps: -3", "-3"),
+            ("a: [", "recipe.yaml"), ("batch_size: 2.5", "2.5"),
         ],
     )  # fmt: skip
     def test_bad_file(self, tmp_path, content, words):

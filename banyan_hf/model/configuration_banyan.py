@@ -29,8 +29,6 @@ class BanyanConfig(PreTrainedConfig):
             vocabulary (`None`: exact softmax).
         temperature: of the contrastive objective.
         dropout: probability at distinct leaves, composed nodes and downward messages, in training only.
-        token_dropout: probability that a leaf is hidden altogether in training: its token must then be told from its
-            contexts (not in the paper).
         initializer_range: r; token vectors start uniform in (-r, r).
         max_position_embeddings: longest input, in tokens. The name is the one that sentence-transformers reads.
         backend: `"numba"` (CPU kernels), `"torch"` (any device), or `"auto"`: numba where it can, else torch.
@@ -61,7 +59,6 @@ class BanyanConfig(PreTrainedConfig):
     num_negatives: int | None = None
     temperature: float | int = 0.2
     dropout: float | int = 0.1
-    token_dropout: float | int = 0.0
     initializer_range: float | int = 0.1
     max_position_embeddings: int = 512
     backend: Literal["auto", "torch", "numba"] = "auto"
@@ -110,9 +107,8 @@ class BanyanConfig(PreTrainedConfig):
 
     def validate_rates(self) -> None:
         """Probabilities and ranges are in their domain."""
-        for name in ("dropout", "token_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1).")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must lie in [0, 1).")
         for name in ("initializer_range", "temperature"):
             if not getattr(self, name) > 0:  # also refuses nan
                 raise ValueError(f"{name}={getattr(self, name)} must be positive.")

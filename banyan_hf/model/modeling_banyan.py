@@ -256,9 +256,6 @@ class BanyanModel(BanyanPreTrainedModel):
         `down` says whose downward values are wanted: of all `"nodes"`, the `"leaves"`, or `"none"`.
         """
         structure, dropout = self.config.structure, None
-        if self.training and self.config.token_dropout > 0:
-            seen = torch.rand(len(leaves), 1, device=leaves.device) >= self.config.token_dropout
-            leaves = leaves * seen / (1 - self.config.token_dropout)
         if self.training and self.config.dropout > 0:
             dropout = (float(self.config.dropout), int(torch.randint(2**62, ())))
             mask = CounterDropout(*dropout, keys=leaf_keys(identity))

@@ -13,15 +13,14 @@ from ..model.configuration_banyan import BanyanConfig
 
 FOLDER = Path(__file__).parent / "recipes"
 FIELD_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "warmup_steps", "seed"), (int,)),
-    **dict.fromkeys(("epochs", "learning_rate", "dropout", "token_dropout", "initializer_range"), (int, float)),
+    **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "seed"), (int,)),
+    **dict.fromkeys(("epochs", "learning_rate", "dropout"), (int, float)),
     **dict.fromkeys(("max_minutes", "subsample"), (int, float, type(None))),
     "num_negatives": (int, type(None)),
 }
 CHOICES = {
-    "schedule": ("linear", "cosine", "constant"),
+    "schedule": ("linear", "constant"),
     "tokenizer_kind": ("bpe", "unigram"),
-    "optimizer": ("adam", "adagrad"),
 }
 
 
@@ -31,8 +30,7 @@ class Recipe:
 
     Args:
         tokenizer_kind, vocab_size: of the tokenizer, if one is trained.
-        hidden_size, num_channels, composition, entangled, objective, structure, dropout, token_dropout,
-            initializer_range, num_negatives: of the model;
+        hidden_size, num_channels, composition, entangled, objective, structure, dropout, num_negatives: of the model;
             see `BanyanConfig`.
         prior_bias: start the output layer's bias at the log-probability of each token, instead of learning it from 0.
         min_tokens, max_tokens: shorter and longer sentences are left out.
@@ -40,10 +38,8 @@ class Recipe:
         epochs: passes over the text.
         max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
         batch_size: sentences whose graph is entangled.
-        optimizer: `"adam"` (the paper) or `"adagrad"`, which moves rare tokens further and frequent ones less.
-        learning_rate: at the start.
-        schedule: `"linear"` to zero, `"cosine"` to zero, or `"constant"`.
-        warmup_steps: over which the rate rises from zero.
+        learning_rate: of Adam, at the start.
+        schedule: `"linear"` to zero, or `"constant"`.
         seed: of everything random.
 
     Example:
@@ -61,8 +57,6 @@ class Recipe:
     objective: Literal["cross_entropy", "contrastive"] = "cross_entropy"
     structure: Literal["greedy", "left", "right", "balanced", "random"] = "greedy"
     dropout: float = 0.1
-    token_dropout: float = 0.0
-    initializer_range: float = 0.1
     prior_bias: bool = False
     num_negatives: int | None = 1000
     min_tokens: int = 4
@@ -71,10 +65,8 @@ class Recipe:
     epochs: float = 3
     max_minutes: float | None = None
     batch_size: int = 256
-    optimizer: Literal["adam", "adagrad"] = "adam"
     learning_rate: float = 5e-3
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    warmup_steps: int = 0
+    schedule: Literal["linear", "constant"] = "linear"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -87,8 +79,6 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be positive.")
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps={self.warmup_steps} must not be negative.")
         if not 1 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"min_tokens={self.min_tokens} and max_tokens={self.max_tokens} leave no sentence length.")
         for name, allowed in CHOICES.items():
@@ -136,8 +126,6 @@ class Recipe:
             objective=self.objective,
             structure=self.structure,
             dropout=self.dropout,
-            token_dropout=self.token_dropout,
-            initializer_range=self.initializer_range,
             num_negatives=None if self.num_negatives is None else min(self.num_negatives, vocab_size),
             max_position_embeddings=max_position_embeddings,
             pad_token_id=pad_token_id,

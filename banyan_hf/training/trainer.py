@@ -30,7 +30,6 @@ from .recipe import Recipe
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "linear": lambda done: 1 - done,
-    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "constant": lambda done: 1.0,
 }
 
@@ -70,7 +69,7 @@ class BanyanTrainer(Trainer):
             num_train_epochs=recipe.epochs,
             per_device_train_batch_size=recipe.batch_size,
             learning_rate=recipe.learning_rate,
-            optim={"adam": "adamw_torch_fused", "adagrad": "adagrad"}[recipe.optimizer],
+            optim="adamw_torch_fused",
             weight_decay=0.0,  # plain Adam, as the reference
             max_grad_norm=0.0,  # no clipping, as the reference
             logging_steps=math.gcd(20, save_steps),  # a resumed run averages its losses over the same steps
@@ -124,10 +123,10 @@ class BanyanTrainer(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """The recipe's schedule, over steps or over the clock."""
-        shape, warmup = SCHEDULES[self.recipe.schedule], self.recipe.warmup_steps
+        shape = SCHEDULES[self.recipe.schedule]
 
         def factor(step: int) -> float:
-            return min(1.0, (step + 1) / (warmup + 1)) * shape(self.fraction_done(step))
+            return shape(self.fraction_done(step))
 
         optimizer = optimizer if optimizer is not None else self.optimizer
         assert optimizer is not None
