@@ -39,12 +39,24 @@ def load_encoder(name: str) -> tuple[BanyanModel, PreTrainedTokenizerBase]:
     Raises:
         ValueError: it is not a Banyan, or its training was not finished.
     """
-    if Path(name).is_dir() and not Path(name, "config.json").exists():
-        raise ValueError(f"{name} holds no model (no config.json). Was its training finished?")
+    check_name(name)
     config = AutoConfig.from_pretrained(name)
     if config.model_type != "banyan":
         raise ValueError(f"{name} is a {config.model_type!r} model; a Banyan is needed here.")
     return BanyanModel.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
+
+
+def check_name(name: str) -> None:
+    """Refuse what can be no model, without asking the Hub: a folder without one, or a bare word that is no folder.
+
+    Raises:
+        ValueError: says what is missing.
+    """
+    path = Path(name)
+    if path.is_dir() and not ((path / "config.json").exists() or (path / "modules.json").exists()):
+        raise ValueError(f"{name} holds no model (no config.json). Was its training finished?")
+    if not path.exists() and "/" not in name:
+        raise ValueError(f"{name!r} is neither a folder here nor a Hub name (owner/name).")
 
 
 def pack(source: str | os.PathLike, target: str | os.PathLike) -> int:
@@ -74,11 +86,13 @@ def pack(source: str | os.PathLike, target: str | os.PathLike) -> int:
     halves = {name: t.to(torch.float16) if t.ndim > 1 else t for name, t in tensors.items()}
     save_file({name: t.contiguous() for name, t in halves.items()}, staging / "model.safetensors", {"format": "pt"})
     for path in source.glob("*.json"):
-        if path.name == "run.json":  # of the machine it was trained on
+        if path.name == "run.json":  # about the run, not the model
             continue
         content = json.loads(path.read_text(encoding="utf-8"))
         dense = path.name == "tokenizer.json"
         text = json.dumps(content, ensure_ascii=False, **({"separators": (",", ":")} if dense else {"indent": 2}))
         (staging / path.name).write_text(text + "\n", encoding="utf-8")
+    for path in staging.iterdir():
+        path.chmod(0o644)  # safetensors makes its files private
     os.replace(staging, target)
     return sum(path.stat().st_size for path in target.iterdir())
