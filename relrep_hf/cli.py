@@ -5,11 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import numpy as np
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from relrep_hf.report import Task
 
 app = typer.Typer(
     help="One shared space for any sentence-transformers encoders: fit, attach, report, translate.",
@@ -44,7 +49,7 @@ def read_lines(path: Path, limit: int | None = None) -> list[str]:
     return texts
 
 
-def read_task(specification: str):  # noqa: ANN201
+def read_task(specification: str) -> tuple[str, Task]:
     """Read ``name=train.tsv,test.tsv``; the files hold label TAB text.
 
     Args:
@@ -72,7 +77,7 @@ def read_task(specification: str):  # noqa: ANN201
     return name, Task(*columns)
 
 
-def load_encoders(specifications: list[str], *, trust: bool):  # noqa: ANN201
+def load_encoders(specifications: list[str], *, trust: bool) -> dict[str, SentenceTransformer]:
     """Load encoders given as ``path`` or ``name=path``.
 
     Args:
@@ -227,7 +232,7 @@ def translate(
     console.print(f"{len(rows)} vectors of {rows.shape[1]} dimensions moved to {width}, saved in {output}")
 
 
-class _errors:  # noqa: N801
+class _errors:
     """Turn a ValueError into one line on stderr and exit code 1; anything else is a bug and keeps its trace."""
 
     def __enter__(self) -> None:

@@ -58,7 +58,7 @@ def texts_hash(texts: Sequence[str]) -> str:
 
 def _tokenizer_state(module: torch.nn.Module) -> str:
     """Describe the tokenizer of a module without the truncation and padding that a call to encode leaves in it."""
-    tokenizer = getattr(module, "tokenizer", None)
+    tokenizer: Any = getattr(module, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(tokenizer, "to_str"):
         return type(tokenizer).__name__
@@ -77,8 +77,9 @@ def encoder_id(encoder: SentenceTransformer) -> str:
     """
     digest = hashlib.sha256()
     for module in encoder.modules():
-        if hasattr(module, "get_config_dict"):
-            config = json.dumps(module.get_config_dict(), sort_keys=True, default=str)
+        describe: Any = getattr(module, "get_config_dict", None)
+        if describe is not None:
+            config = json.dumps(describe(), sort_keys=True, default=str)
             digest.update(f"{type(module).__name__}{config}{_tokenizer_state(module)}".encode())
     settings = [encoder.prompts, encoder.default_prompt_name, encoder.truncate_dim, encoder.max_seq_length]
     digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -154,7 +155,7 @@ class EmbeddingCache:
             )
         identity = identity or (encoder_id(encoder) if self.folder is not None else "")
         wanted = [text_hash(text) for text in texts]
-        missing = {key: text for key, text in zip(wanted, texts, strict=True)}
+        missing = dict(zip(wanted, texts, strict=True))
         rows: dict[bytes, np.ndarray] = {}
         for path, hashes in self._shards(identity):
             hits = [row for row, key in enumerate(hashes) if key in missing]

@@ -91,7 +91,9 @@ def fold(affine: AffineMap, *, dtype: torch.dtype = torch.float32) -> list[torch
     return [Normalize(), dense] if affine.normalize else [dense]
 
 
-def append(encoder: SentenceTransformer, affine: AffineMap, *, similarity: Similarity, space_id: str):  # noqa: ANN201
+def append(
+    encoder: SentenceTransformer, affine: AffineMap, *, similarity: Similarity, space_id: str
+) -> SentenceTransformer:
     """Build the attached model; the encoder's modules are shared, not copied, and the encoder is left as it was.
 
     Args:
@@ -114,7 +116,7 @@ def append(encoder: SentenceTransformer, affine: AffineMap, *, similarity: Simil
         )
     parameter = next(encoder.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
-    modules: OrderedDict[str, torch.nn.Module] = OrderedDict(encoder._modules.items())  # type: ignore[arg-type]
+    modules = OrderedDict(encoder.named_children())
     folded = fold(affine, dtype=dtype if dtype.is_floating_point else torch.float32)
     if len(folded) == 2:
         modules[f"relrep_normalize_{len(modules)}"] = folded[0]
@@ -135,7 +137,7 @@ def rebuild(encoder: SentenceTransformer, modules: OrderedDict[str, torch.nn.Mod
     model = SentenceTransformer(
         modules=modules,  # type: ignore[arg-type]
         device=str(encoder.device),
-        prompts=dict(encoder.prompts),
+        prompts={key: text or "" for key, text in encoder.prompts.items()},
         default_prompt_name=encoder.default_prompt_name,
         similarity_fn_name="cosine",
     )

@@ -108,7 +108,7 @@ class RelativeHead:
             return cls(weight, bias, space=identity, classes=None if len(weight) == 1 else list(range(len(weight))))
         if not hasattr(estimator, "coef_"):
             raise ValueError(
-                f"{type(estimator).__name__} has no coef_: only fitted linear heads can be saved with a space. Use other "
+                f"{type(estimator).__name__} has no coef_: only fitted linear heads can be saved. Use other "
                 "estimators on attached.encode(...) directly."
             )
         return cls(estimator.coef_, estimator.intercept_, space=identity, classes=getattr(estimator, "classes_", None))
@@ -152,7 +152,7 @@ class RelativeHead:
                     f"The head belongs to space {self.space}, the model to {_space(model)}; refit or attach."
                 )
             inputs = model.encode(list(inputs), show_progress_bar=False)  # type: ignore[arg-type]
-        scores = self.scores(inputs)  # type: ignore[arg-type]
+        scores = self.scores(inputs)
         if self.classes is None:
             return scores[:, 0]
         best = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)

@@ -1,8 +1,8 @@
 """The four losses of PARAM (PAPERS section 2), defined in the whitened space and written for torch tensors.
 
 Notation: B encoders, K support texts, m anchors. ``Z_i`` (K, d_i) is the whitened support of encoder i (for cosine:
-centred, on the unit sphere), P (m, K) the shared row-stochastic mixing matrix and ``A_i = P Z_i`` (m, d_i) the anchors. The paper's
-appendix is not at hand, so each formula below is ours and complete.
+its rows at length 1), P (m, K) the shared row-stochastic mixing matrix and ``A_i = P Z_i`` (m, d_i) the anchors. The
+paper's appendix is not at hand, so each formula below is ours and complete.
 """
 
 from __future__ import annotations

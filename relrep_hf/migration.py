@@ -50,7 +50,7 @@ def translate(
         ValueError: dimensions disagree, or a model is in another space.
     """
     maps = [_map(model, space=space, cache=cache) for model in (source, target)]
-    rows = vectors if hasattr(vectors, "shape") else np.asarray(vectors)
+    rows = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)  # a memory map is an ndarray
     count, width = len(rows), maps[1].weight.shape[1]
     if rows.ndim != 2 or rows.shape[1] != maps[0].weight.shape[1]:
         raise ValueError(

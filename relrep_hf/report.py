@@ -152,7 +152,7 @@ def retention_report(
     overlap = sum(text in seen for text in held_out)
     if overlap or len(held_out) < 2:
         raise ValueError(
-            f"{overlap} of {len(held_out)} held-out texts were used in fitting; figures on them would flatter the space. "
+            f"{overlap} of {len(held_out)} held-out texts were used in fitting; their figures would flatter the space. "
             "Give at least two texts that are in neither the support nor fit_texts."
         )
     store = EmbeddingCache(cache)

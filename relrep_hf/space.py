@@ -218,7 +218,8 @@ class RelativeSpace:
             ValueError: rows do not match the texts, or the texts of two encoders differ in content or order.
 
         >>> x = np.random.default_rng(0).normal(size=(60, 3))
-        >>> space = RelativeSpace.fit_embeddings({"a": x, "b": x @ [[1, 2], [0, 1], [1, 1]]}, list(map(str, range(60))), anchors=4)
+        >>> both = {"a": x, "b": x @ [[1, 2], [0, 1], [1, 1]]}
+        >>> space = RelativeSpace.fit_embeddings(both, list(map(str, range(60))), anchors=4)
         >>> space.anchors, len(space.support), len(space.id)
         (4, 60, 16)
         """
@@ -465,8 +466,9 @@ def same_texts(texts: Sequence[str] | Mapping[str, Sequence[str]]) -> list[str]:
         for name, other in others:
             if texts_hash(other) != texts_hash(reference):
                 raise ValueError(
-                    f"{first!r} and {name!r} were given different texts or another order (hashes {texts_hash(reference)} and "
-                    f"{texts_hash(other)}). Anchors must mean the same in every encoder: encode one list with all of them."
+                    f"{first!r} and {name!r} were given different texts or another order (hashes "
+                    f"{texts_hash(reference)} and {texts_hash(other)}). Anchors must mean the same in every encoder: "
+                    "encode one list with all of them."
                 )
         texts = reference
     unique = check_texts(texts)
