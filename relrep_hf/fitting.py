@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from relrep_hf.anchors import check_count, kmeans_anchors
 from relrep_hf.losses import coverage, length, orthogonality, symmetric_info_nce
+from relrep_hf.metrics import ranks
 from relrep_hf.similarity import Similarity, unit
 
 
@@ -49,8 +51,8 @@ class ParamSettings:
     l_len: float = 0.01
     l_orth: float = 0.01
     temperature: float = 0.1
-    weight_power: float = 1.25
-    steps: int = 100
+    weight_power: float = 1.0
+    steps: int = 60
     patience: int = 30
     learning_rate: float = 3e-4
     batch_size: int = 1024
@@ -115,14 +117,19 @@ class SpanMixing(nn.Module):
         if len(spaces) == 1:
             self.basis, _ = spectral_basis(spaces, limit=width)
             start = kmeans_anchors(unit(spaces[0]), anchors=anchors, seed=seed) @ self.basis.T  # (m, q)
+            rotation = np.eye(anchors)
         else:
-            self.basis, rho = spectral_basis(spaces, limit=anchors)
+            self.basis, rho = spectral_basis(spaces, limit=width)
+            rows = min(anchors, len(rho))
+            start = np.eye(rows, len(rho)) * rho**power  # (r, q)
             # Any rotation of the rows gives the same cosines; a random one spreads the shared directions evenly over
-            # the anchors, so that all anchors have about one norm and lie far from the walls P = 0.
+            # the anchors, so that all anchors have about one norm and lie far from the walls P = 0. It is kept out of
+            # the parameter because Adam, which scales every entry by itself, learns better along the directions.
             noise = np.random.default_rng(seed).normal(size=(anchors, anchors))
-            rotation = np.linalg.qr(noise)[0][:, : len(rho)]  # (m, q)
-            start = rotation * rho**power
-        self.tilt = nn.Parameter(torch.tensor(start * self._scale(start), dtype=torch.float32))
+            rotation = np.linalg.qr(noise)[0][:, :rows]  # (m, r)
+        self.scale = self._scale(rotation @ start)  # fixed: it is the unit of anchor lengths while learning
+        self.tilt = nn.Parameter(torch.tensor(start, dtype=torch.float32))
+        self.register_buffer("rotation", torch.tensor(rotation, dtype=torch.float32))
         for number, space in enumerate(spaces):
             moment = torch.tensor(self.basis @ space / len(space), dtype=torch.float32)  # (q, d)
             self.register_buffer(f"moment_{number}", moment)
@@ -134,11 +141,12 @@ class SpanMixing(nn.Module):
 
     def anchors(self) -> list[Tensor]:
         """Anchors (m, d_i) of every encoder."""
-        return [self.tilt @ self.get_buffer(f"moment_{number}") for number in range(self.count)]
+        tilt = self.scale * (self.get_buffer("rotation") @ self.tilt)  # (m, q)
+        return [tilt @ self.get_buffer(f"moment_{number}") for number in range(self.count)]
 
     def mixing(self) -> NDArray[np.float64]:
         """P (m, K)."""
-        tilt = self.tilt.detach().numpy().astype(np.float64)
+        tilt = (self.get_buffer("rotation") @ self.tilt).detach().numpy().astype(np.float64)
         return np.maximum(1.0 + self._scale(tilt) * (tilt @ self.basis), 0.0) / self.basis.shape[1]
 
 
@@ -161,6 +169,13 @@ class SoftmaxMixing(nn.Module):
     def mixing(self) -> NDArray[np.float64]:
         """P (m, K)."""
         return self.logits.detach().double().softmax(dim=1).numpy()
+
+
+def _reciprocal_rank(module: SpanMixing | SoftmaxMixing, points: Sequence[Tensor], similarity: Similarity) -> float:
+    """Mean reciprocal rank of held-out pairs over all ordered pairs of encoders."""
+    anchors = [nn.functional.normalize(a, dim=1) if similarity == "cosine" else a for a in module.anchors()]
+    features = [(x @ a.T).numpy() for x, a in zip(points, anchors, strict=True)]
+    return float(np.mean([(1 / ranks(a, b)).mean() for a, b in permutations(features, 2)]))
 
 
 def fit_mixing(
@@ -231,9 +246,11 @@ def fit_mixing(
         if check is not None and step % 5 == 0:
             with torch.no_grad():
                 loss_now = float(objective(check))
-            history.append({"step": step, "held_out": loss_now})
-            if loss_now < best - 1e-6:
-                best, best_step = loss_now, step
+                # Pairs are judged by what they are for, being found; one encoder has only its loss.
+                score = 1 - _reciprocal_rank(module, check, similarity) if len(check) > 1 else loss_now
+            history.append({"step": step, "held_out": loss_now, "score": score})
+            if score < best - 1e-6:
+                best, best_step = score, step
                 best_state = {k: v.clone() for k, v in module.state_dict().items()}
             elif step - best_step >= settings.patience:
                 break

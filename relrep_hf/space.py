@@ -24,6 +24,8 @@ from relrep_hf.statistics import as_matrix, fit_statistics, whiten
 
 #: Raised when the meaning of a saved space changes; older numbers stay readable.
 FORMAT_VERSION = 1
+#: At most so many held-out pairs decide early stopping: their scores cost the square of this.
+HELD_OUT = 1000
 Encoders = Mapping[str, SentenceTransformer] | Sequence[SentenceTransformer] | SentenceTransformer
 
 
@@ -231,7 +233,7 @@ class RelativeSpace:
         size = len(texts) if support is None else min(support, len(texts))
         check_count(anchors, size)
         order = np.random.default_rng(seed).permutation(len(texts))
-        chosen, rest = np.sort(order[:size]), order[size:]
+        chosen, rest = np.sort(order[:size]), order[size : size + HELD_OUT]
 
         def prepare(rows: NDArray, held: NDArray) -> tuple[list[NDArray], list[NDArray]]:
             """Support rows and held-out rows as the similarity sees them."""
@@ -248,7 +250,7 @@ class RelativeSpace:
         steps = 0
         if selector == "param":
             train = points
-            tenth = size // 10
+            tenth = min(size // 10, HELD_OUT)
             if support is None and tenth >= 20 and size - tenth >= max(anchors, 20):
                 # No held-out pairs were set aside: find the number of steps on a tenth, then learn on everything.
                 shuffled = order[:size]

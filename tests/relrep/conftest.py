@@ -16,8 +16,27 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-NOUNS = "cat dog bird tree house river stone cloud ship road king farmer child teacher engine city moon letter".split()
-VERBS = "sees likes follows builds finds paints carries forgets crosses hears".split()
+NOUNS = [
+    "cat",
+    "dog",
+    "bird",
+    "tree",
+    "house",
+    "river",
+    "stone",
+    "cloud",
+    "ship",
+    "road",
+    "king",
+    "farmer",
+    "child",
+    "teacher",
+    "engine",
+    "city",
+    "moon",
+    "letter",
+]
+VERBS = ["sees", "likes", "follows", "builds", "finds", "paints", "carries", "forgets", "crosses", "hears"]
 WORDS = ["[PAD]", "[UNK]", "the", "a", "old", "red", "small", "quiet", "near", "under", *NOUNS, *VERBS]
 
 

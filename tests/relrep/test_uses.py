@@ -193,12 +193,25 @@ def test_command_line(encoders, texts, held_out, tmp_path) -> None:
     assert "this space" in output
     assert "animals" in json.loads((tmp_path / "report.json").read_text())["tasks"]
     np.save(tmp_path / "old.npy", encoders["s24"].encode(held_out))
-    run("translate", at("space"), at("old.npy"), "--source", at("s24"), "--target", at("s50"), "--output", at("new.npy"))
+    run(
+        "translate", at("space"), at("old.npy"), "--source", at("s24"), "--target", at("s50"), "--output", at("new.npy")
+    )
     assert np.load(tmp_path / "new.npy").shape == (len(held_out), 50)
     message = run("fit", at("s24"), "--texts", at("dev.txt"), "--output", at("x"), "--anchors", "999", code=1)
     assert "anchors=999" in message
     assert not (tmp_path / "x").exists()
-    run("translate", at("space"), at("old.npy"), "--source", at("s50"), "--target", at("s24"), "--output", at("y"), code=1)
+    run(
+        "translate",
+        at("space"),
+        at("old.npy"),
+        "--source",
+        at("s50"),
+        "--target",
+        at("s24"),
+        "--output",
+        at("y"),
+        code=1,
+    )
     assert not list(tmp_path.glob("*y*.tmp"))
     assert not list(tmp_path.glob(".y*"))
 
