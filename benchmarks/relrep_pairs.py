@@ -240,9 +240,8 @@ def part_scifact(bench: Bench, documents: int) -> None:
     for label, value in score.items():
         print(f"{label}: {value:.2f}")
     stitched = score["stitched, queries MiniLM-L3, documents mpnet"]
-    print(
-        f"kept: {100 * stitched / score['MiniLM-L3']:.1f} % of MiniLM-L3, {100 * stitched / score['mpnet']:.1f} % of mpnet"
-    )
+    kept = {name: 100 * stitched / score[name] for name in models}
+    print("kept: " + ", ".join(f"{value:.1f} % of {name}" for name, value in kept.items()))
     bench.results["scifact"] = score
 
 

@@ -209,7 +209,7 @@ class H(BaseHTTPRequestHandler):
                 data=BLOBS[f[0]],
             )
         LOG.append("  ^^ UNHANDLED")
-        self.err(404, "NotFound")
+        return self.err(404, "NotFound")
 
     do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = handle_any
 
