@@ -154,11 +154,11 @@ def attach(
     from relrep_hf.space import RelativeSpace
 
     with _errors():
+        if output.exists():
+            raise ValueError(f"{output} exists already; give the name of a new folder.")
         opened = RelativeSpace.from_pretrained(space)
         ((name, model),) = load_encoders([encoder], trust=trust_remote_code).items()
         attached = opened.attach(model, name=name, cache=cache, show_progress=True)
-        if output.exists():
-            raise ValueError(f"{output} exists already; give the name of a new folder.")
         write_folder(output, lambda folder: attached.save_pretrained(str(folder)))
     console.print(f"{name} attached to space {opened.id}, saved in {output}")
 
@@ -240,5 +240,5 @@ class _errors:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (ValueError, FileNotFoundError)):
-            Console(stderr=True).print(f"relrep: {error}", markup=False, highlight=False)
+            Console(stderr=True).print(f"relrep: {error}", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(1) from error

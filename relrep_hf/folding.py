@@ -124,6 +124,28 @@ def append(
     return rebuild(encoder, modules)
 
 
+def detach(model: SentenceTransformer) -> SentenceTransformer:
+    """Take the encoder back out of an attached model.
+
+    Args:
+        model: attached by this package.
+
+    Returns:
+        the encoder with its absolute vectors; modules are shared. A model that is not attached is returned as it is.
+
+    Raises:
+        ValueError: the model is stitched of two encoders.
+    """
+    tag = read_tag(model)
+    if tag is None:
+        return model
+    if tag.similarity == "stitched":
+        raise ValueError("A stitched model holds two encoders; pass the one that is meant.")
+    return rebuild(
+        model, OrderedDict((name, part) for name, part in model.named_children() if not name.startswith("relrep_"))
+    )
+
+
 def rebuild(encoder: SentenceTransformer, modules: OrderedDict[str, torch.nn.Module]) -> SentenceTransformer:
     """Make a model of other modules with the prompts, device and module arguments of an encoder.
 

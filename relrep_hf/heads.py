@@ -16,9 +16,9 @@ from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
+from relrep_hf.identity import space_id
 from relrep_hf.persistence import write_folder
 from relrep_hf.similarity import unit
-from relrep_hf.space import space_id
 
 CONFIG, TENSORS, FORMAT_VERSION = "head.json", "head.safetensors", 1
 #: Inverse strengths of regularisation that are tried, for rows of length 1.

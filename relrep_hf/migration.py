@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 from sentence_transformers import SentenceTransformer
 
 from relrep_hf.embedding import EmbeddingCache
-from relrep_hf.folding import read_map, read_tag
-from relrep_hf.similarity import AffineMap
-from relrep_hf.space import RelativeSpace, check_same_space
+from relrep_hf.folding import detach, read_tag
+from relrep_hf.identity import check_same_space
+from relrep_hf.space import RelativeSpace
 
 #: Singular values of the target's map below this share of the largest are treated as zero.
 RCOND = 1e-6
@@ -49,7 +49,13 @@ def translate(
     Raises:
         ValueError: dimensions disagree, or a model is in another space.
     """
-    maps = [_map(model, space=space, cache=cache) for model in (source, target)]
+    supports, maps = [], []
+    for model in (source, target):
+        if read_tag(model) is not None:
+            check_same_space(space, model)
+        # The folded map alone would not do: it knows the target's mean only where the anchors look.
+        supports.append(EmbeddingCache(cache).embed(detach(model), space.support))
+        maps.append(space.map_for(supports[-1]))
     rows = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)  # a memory map is an ndarray
     count, width = len(rows), maps[1].weight.shape[1]
     if rows.ndim != 2 or rows.shape[1] != maps[0].weight.shape[1]:
@@ -62,8 +68,8 @@ def translate(
     elif out.shape != (count, width):
         raise ValueError(f"out has shape {out.shape}, but the result has {(count, width)}.")
     inverse = np.linalg.pinv(maps[1].weight, rcond=rcond)  # (d_target, m)
-    # With no information the best guess under WIP is the mean: W mu + b = 0, so W^+(r - b) must start from there.
-    mean = _mean(target, maps[1], space=space, cache=cache)
+    # Where the anchors see nothing the best guess under WIP is the target's mean, which the map sends to 0.
+    mean = np.zeros(width) if maps[1].normalize else supports[1].astype(np.float64).mean(axis=0)
     origin = maps[1].weight @ mean + maps[1].bias  # (m,)
     for start in range(0, count, batch_size):
         relative = maps[0](np.asarray(rows[start : start + batch_size]))  # (n, m)
@@ -72,22 +78,3 @@ def translate(
             moved /= np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-12)
         out[start : start + batch_size] = moved
     return out
-
-
-def _map(model: SentenceTransformer, *, space: RelativeSpace, cache: str | os.PathLike[str] | None) -> AffineMap:
-    """Map of an attached model, or of an encoder that is attached for the purpose."""
-    if read_tag(model) is not None:
-        check_same_space(space, model)
-        return read_map(model)
-    return space.map_for(EmbeddingCache(cache).embed(model, space.support))
-
-
-def _mean(
-    model: SentenceTransformer, affine: AffineMap, *, space: RelativeSpace, cache: str | os.PathLike[str] | None
-) -> NDArray[np.float64]:
-    """Mean of the target (WIP): known for an encoder, the shortest solution of ``W mu = -b`` for an attached model."""
-    if affine.normalize:
-        return np.zeros(affine.weight.shape[1])
-    if read_tag(model) is None:
-        return EmbeddingCache(cache).embed(model, space.support).astype(np.float64).mean(axis=0)
-    return -np.linalg.pinv(affine.weight, rcond=RCOND) @ affine.bias

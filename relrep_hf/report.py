@@ -15,9 +15,10 @@ from relrep_hf.anchors import Selector
 from relrep_hf.closed_forms import CLOSED_FORMS
 from relrep_hf.embedding import EmbeddingCache, encoder_id
 from relrep_hf.heads import fit_logistic
+from relrep_hf.inputs import Encoders, check_texts, named
 from relrep_hf.metrics import effective_rank, jaccard, mean_interval, paired_distance, ranks
 from relrep_hf.similarity import Similarity, unit
-from relrep_hf.space import Encoders, RelativeSpace, check_texts, named
+from relrep_hf.space import RelativeSpace
 
 #: Spaces without learning that stand beside the fitted one: label -> (selector, similarity).
 RIVAL_SPACES: dict[str, tuple[Selector, Similarity]] = {

@@ -16,66 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 from sentence_transformers import SentenceTransformer
 
 from relrep_hf import folding, persistence
-from relrep_hf.anchors import Selector, check_count, farthest_anchors, kmeans_anchors, random_anchors, sparsify
+from relrep_hf.anchors import Selector, check_count, sparsify
+from relrep_hf.choosing import HELD_OUT, choose_mixing
 from relrep_hf.embedding import EmbeddingCache, encoder_id, texts_hash
-from relrep_hf.fitting import ParamSettings, fit_mixing
+from relrep_hf.fitting import ParamSettings
+from relrep_hf.inputs import Encoders, check_texts, named, same_texts
 from relrep_hf.similarity import AffineMap, Similarity, relative_map, unit
-from relrep_hf.statistics import as_matrix, fit_statistics, whiten
+from relrep_hf.statistics import as_matrix, fit_statistics
 
 #: Raised when the meaning of a saved space changes; older numbers stay readable.
 FORMAT_VERSION = 1
-#: At most so many held-out pairs decide early stopping: their scores cost the square of this.
-HELD_OUT = 1000
-Encoders = Mapping[str, SentenceTransformer] | Sequence[SentenceTransformer] | SentenceTransformer
-
-
-def named(encoders: Encoders) -> dict[str, SentenceTransformer]:
-    """Give every encoder a name.
-
-    Args:
-        encoders: one, a list (named ``encoder_0`` and so on) or a mapping from names.
-
-    Returns:
-        name -> encoder.
-
-    Raises:
-        ValueError: none were given.
-    """
-    if isinstance(encoders, SentenceTransformer):
-        encoders = [encoders]
-    pairs = encoders.items() if isinstance(encoders, Mapping) else ((f"encoder_{i}", e) for i, e in enumerate(encoders))
-    result = dict(pairs)
-    if not result:
-        raise ValueError("No encoders were given; a space needs at least one.")
-    for name, encoder in result.items():
-        if not isinstance(encoder, SentenceTransformer):
-            raise ValueError(
-                f"{name} is a {type(encoder).__name__}; wrap it: SentenceTransformer(path or modules=...)."
-            )
-    return result
-
-
-def check_texts(texts: Sequence[str]) -> list[str]:
-    """Drop repeated texts, keep the order, and refuse what is not a list of strings.
-
-    Args:
-        texts: N strings.
-
-    Returns:
-        the different ones.
-
-    Raises:
-        ValueError: a single string, or an entry that is not a string.
-
-    >>> check_texts(["b", "a", "b"])
-    ['b', 'a']
-    """
-    if isinstance(texts, str):
-        raise ValueError(f"texts must be a list of strings, not the one string {texts[:40]!r}.")
-    strange = next((text for text in texts if not isinstance(text, str)), None)
-    if strange is not None:
-        raise ValueError(f"texts must be strings, but there is {strange!r}; did you pass rows of a dataset?")
-    return list(dict.fromkeys(texts))
 
 
 @dataclass(frozen=True)
@@ -235,43 +185,19 @@ class RelativeSpace:
         order = np.random.default_rng(seed).permutation(len(texts))
         chosen, rest = np.sort(order[:size]), order[size : size + HELD_OUT]
 
-        def prepare(rows: NDArray, held: NDArray) -> tuple[list[NDArray], list[NDArray]]:
-            """Support rows and held-out rows as the similarity sees them."""
-            if similarity == "cosine":
-                return [unit(x[rows]) for x in spaces.values()], [unit(x[held]) for x in spaces.values()]
-            stats = {name: fit_statistics(x[rows], shrinkage=shrinkage, name=name) for name, x in spaces.items()}
-            return tuple([whiten(x[part], stats[n]) for n, x in spaces.items()] for part in (rows, held))  # type: ignore[return-value]
-
-        if similarity not in ("wip", "cosine"):
-            raise ValueError(f"similarity must be 'wip' or 'cosine', not {similarity!r}.")
+        mixing, steps = choose_mixing(
+            spaces,
+            chosen,
+            rest,
+            anchors=anchors,
+            similarity=similarity,
+            selector=selector,
+            shrinkage=shrinkage,
+            settings=settings,
+            seed=seed,
+            show_progress=show_progress,
+        )
         settings = settings or ParamSettings()
-        points, held = prepare(chosen, rest)
-        joined = np.concatenate([unit(x) for x in points], axis=1)
-        steps = 0
-        if selector == "param":
-            train = points
-            tenth = min(size // 10, HELD_OUT)
-            if support is None and tenth >= 20 and size - tenth >= max(anchors, 20):
-                # No held-out pairs were set aside: find the number of steps on a tenth, then learn on everything.
-                shuffled = order[:size]
-                part, held = prepare(shuffled[tenth:], shuffled[:tenth])
-                early = fit_mixing(
-                    part, anchors=anchors, similarity=similarity, held_out=held, settings=settings, seed=seed,
-                    show_progress=show_progress,
-                )  # fmt: skip
-                settings, held = dataclasses.replace(settings, steps=early.steps), []
-            fitted = fit_mixing(
-                train, anchors=anchors, similarity=similarity, settings=settings, seed=seed,
-                held_out=held if held and len(held[0]) else None, show_progress=show_progress,
-            )  # fmt: skip
-            mixing, steps = fitted.mixing, fitted.steps
-        elif selector == "random":
-            mixing = random_anchors(size, anchors=anchors, seed=seed)
-        elif selector in ("kmeans", "farthest"):
-            pick = kmeans_anchors if selector == "kmeans" else farthest_anchors
-            mixing = pick(joined, anchors=anchors, seed=seed)
-        else:
-            raise ValueError(f"selector must be 'param', 'random', 'kmeans' or 'farthest', not {selector!r}.")
         record = {"seed": seed} | ({**dataclasses.asdict(settings), "steps": steps} if selector == "param" else {})
         return cls(
             support=[texts[row] for row in chosen],
@@ -444,76 +370,3 @@ class RelativeSpace:
             the space.
         """
         return cls.load(persistence.pull_folder(str(name), revision=revision, token=token, cache_dir=cache_dir))
-
-
-def same_texts(texts: Sequence[str] | Mapping[str, Sequence[str]]) -> list[str]:
-    """Check that all encoders were given the same texts in the same order.
-
-    Args:
-        texts: one list, or name -> list.
-
-    Returns:
-        the list.
-
-    Raises:
-        ValueError: two lists differ (their hashes are named), or a text is there twice.
-
-    >>> same_texts({"a": ["x", "y"], "b": ["y", "x"]})
-    Traceback (most recent call last):
-    ...
-    ValueError: 'a' and 'b' were given different texts or another order ...
-    """
-    if isinstance(texts, Mapping):
-        (first, reference), *others = texts.items()
-        for name, other in others:
-            if texts_hash(other) != texts_hash(reference):
-                raise ValueError(
-                    f"{first!r} and {name!r} were given different texts or another order (hashes "
-                    f"{texts_hash(reference)} and {texts_hash(other)}). Anchors must mean the same in every encoder: "
-                    "encode one list with all of them."
-                )
-        texts = reference
-    unique = check_texts(texts)
-    if len(unique) != len(texts):
-        raise ValueError(f"{len(texts) - len(unique)} of {len(texts)} texts are repeated; drop the repeated rows.")
-    return unique
-
-
-def space_id(model: SentenceTransformer | RelativeSpace) -> str | None:
-    """Id of the space that a model is attached to.
-
-    Args:
-        model: a model or a space.
-
-    Returns:
-        16 hexadecimal digits, or ``None`` for a model that is not attached.
-    """
-    if isinstance(model, RelativeSpace):
-        return model.id
-    tag = folding.read_tag(model)
-    return tag.space_id if tag else None
-
-
-def check_same_space(first: SentenceTransformer | RelativeSpace, second: SentenceTransformer | RelativeSpace) -> str:
-    """Refuse to compare vectors of two spaces.
-
-    Args:
-        first: attached model or space.
-        second: attached model or space.
-
-    Returns:
-        the id they share.
-
-    Raises:
-        ValueError: the ids differ, or one is not attached.
-    """
-    ids = space_id(first), space_id(second)
-    if ids[0] is None or ids[1] is None:
-        which = "first" if ids[0] is None else "second"
-        raise ValueError(f"The {which} model is in no relative space (ids: {ids[0]} and {ids[1]}); attach it first.")
-    if ids[0] != ids[1]:
-        raise ValueError(
-            f"Space {ids[0]} is not space {ids[1]}: their vectors must not be compared, even if the dimensions agree. "
-            "Attach both encoders to one space."
-        )
-    return ids[0]

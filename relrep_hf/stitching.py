@@ -9,7 +9,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 
 from relrep_hf.folding import read_tag, rebuild, tag_name
-from relrep_hf.space import RelativeSpace, check_same_space
+from relrep_hf.identity import check_same_space
+from relrep_hf.space import RelativeSpace
 
 
 def stitch(

@@ -110,8 +110,7 @@ def test_translate_moves_an_index_without_its_texts(encoders, texts, held_out, t
     space.translate(mapped, encoders["s24"], encoders["s50"], out=out, batch_size=7)
     np.testing.assert_allclose(out, moved, atol=1e-5)
     attached = [space.attach(encoder) for encoder in pair.values()]
-    centre = np.abs(space.translate(old, *attached) - moved).mean() / np.abs(moved).mean()
-    assert centre < 0.05  # from attached models alone the target's mean is known only where the anchors see it
+    np.testing.assert_allclose(space.translate(old, *attached), moved, atol=1e-5)
     with pytest.raises(ValueError, match="source encoder has 24 dimensions"):
         space.translate(new, encoders["s24"], encoders["s50"])
     with pytest.raises(ValueError, match="out has shape"):
