@@ -28,7 +28,7 @@ from relrep_hf.statistics import as_matrix, fit_statistics
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelativeSpace:
     """A shared relative space (PAPERS section 2): support texts, mixing matrix, similarity.
 
@@ -56,6 +56,13 @@ class RelativeSpace:
             raise ValueError(f"mixing has shape {self.mixing.shape}, but there are {len(self.support)} support texts.")
         if self.mixing.min() < 0 or not np.allclose(self.mixing.sum(axis=1), 1, atol=1e-4):
             raise ValueError("mixing must be row-stochastic: weights >= 0 that sum to 1 in every row.")
+
+    def __eq__(self, other: object) -> bool:
+        """Two spaces are equal if their vectors may be compared."""
+        return isinstance(other, RelativeSpace) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def anchors(self) -> int:
