@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--parts", default="time,pairs,late,alone,tasks,scifact")
     parser.add_argument("--cache", default=str(ROOT / "results" / "embeddings"))
     parser.add_argument("--output", default=None)
-    parser.add_argument("--scifact-documents", type=int, default=600)
+    parser.add_argument("--scifact-documents", type=int, default=400)
     arguments = parser.parse_args()
     if not (DATA / "text").is_dir() or not (ENCODERS / "minilm-l6").is_dir():
         sys.exit(f"skipped: BANYAN_HF_DATA ({DATA}) or BANYAN_HF_ENCODERS ({ENCODERS}) is not there")
