@@ -177,6 +177,33 @@ def part_tasks(bench: Bench) -> None:
             bench.results.setdefault("tasks", {}).setdefault(title, {})[label] = shares
 
 
+def part_domain(bench: Bench) -> None:
+    print(
+        "\n## TREC is questions, the 8,000 texts are statements: kept % when the support has unlabelled questions too"
+    )
+    task = tasks()["TREC"]
+    truth = np.asarray(task.test_labels)
+    for label, texts in (
+        ("8,000 statements", bench.fit_texts),
+        ("+ training questions", [*bench.fit_texts, *task.train]),
+    ):
+        unique = [text for text in dict.fromkeys(texts) if text not in set(task.test)]
+        ready = {name: bench.embed(name, unique) for name in TASK_NAMES}
+        space = RelativeSpace.fit_embeddings(ready, unique)
+        parts = {
+            name: [unit(bench.map(space, name)(bench.embed(name, list(part)))) for part in (task.train, task.test)]
+            for name in TASK_NAMES
+        }
+        heads = {name: fit_logistic(train, task.train_labels) for name, (train, _) in parts.items()}
+        own = {name: (heads[name].predict(test) == truth).mean() for name, (_, test) in parts.items()}
+        kept = [100 * (heads[a].predict(parts[b][1]) == truth).mean() / own[b] for a, b in permutations(TASK_NAMES, 2)]
+        accuracies = ", ".join(f"{name} {100 * value:.1f}" for name, value in own.items())
+        print(
+            f"{label}: kept {np.mean(kept):.2f} % (six pairs {np.round(kept, 1).tolist()}), own {accuracies}",
+            flush=True,
+        )
+
+
 def part_alone(bench: Bench) -> None:
     print("\n## One encoder alone: accuracy on relative against absolute features, the same head and rows")
     for name in TASK_NAMES:
@@ -263,12 +290,19 @@ def part_time(bench: Bench) -> None:
     print(f"peak memory of this process, with {len(bench.models)} encoders loaded: {peak:.2f} GB")
 
 
-PARTS = {"pairs": part_pairs, "late": part_late, "tasks": part_tasks, "alone": part_alone, "time": part_time}
+PARTS = {
+    "pairs": part_pairs,
+    "late": part_late,
+    "tasks": part_tasks,
+    "domain": part_domain,
+    "alone": part_alone,
+    "time": part_time,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", default="time,pairs,late,alone,tasks,scifact")
+    parser.add_argument("--parts", default="time,pairs,late,alone,tasks,domain,scifact")
     parser.add_argument("--cache", default=str(ROOT / "results" / "embeddings"))
     parser.add_argument("--output", default=None)
     parser.add_argument("--scifact-documents", type=int, default=400)
