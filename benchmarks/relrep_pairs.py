@@ -17,7 +17,7 @@ import random
 import resource
 import sys
 import time
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
