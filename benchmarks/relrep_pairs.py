@@ -316,9 +316,7 @@ def main() -> None:
         if part == "scifact":
             part_scifact(bench, arguments.scifact_documents)
         else:
-            {"pairs": part_pairs, "late": part_late, "tasks": part_tasks, "alone": part_alone, "time": part_time}[part](
-                bench
-            )
+            PARTS[part](bench)
         print(f"({part}: {time.perf_counter() - start:.0f} s)", flush=True)
     if arguments.output:
         Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,28 @@ from numpy.typing import NDArray
 from relrep_hf.anchors import Selector, farthest_anchors, kmeans_anchors, random_anchors
 from relrep_hf.fitting import ParamSettings, fit_mixing
 from relrep_hf.similarity import Similarity, unit
-from relrep_hf.statistics import fit_statistics, whiten
+from relrep_hf.statistics import Statistics, fit_statistics, whiten
 
 #: At most so many held-out pairs decide early stopping: their scores cost the square of this.
 HELD_OUT = 1000
+
+
+def principal_directions(stats: Statistics) -> NDArray[np.float64]:
+    """Principal components in whitened coordinates, so that their whitened inner product is the plain component.
+
+    Args:
+        stats: of one encoder.
+
+    Returns:
+        (rank, d), largest variance first; row r has the standard deviation of component r as its length.
+
+    >>> stats = fit_statistics([[-2.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, -1.0]], shrinkage=None)
+    >>> np.abs(principal_directions(stats)).round(3).tolist()
+    [[1.414, 0.0], [0.0, 0.707]]
+    """
+    values, vectors = np.linalg.eigh(stats.whitener)  # eigenvalues are 1 / standard deviation, ascending
+    kept = values > values.max() * 1e-9
+    return (vectors[:, kept] / values[kept]).T
 
 
 def choose_mixing(
@@ -73,6 +91,10 @@ def choose_mixing(
         return inside, outside
 
     points, held = prepare(chosen, rest)
+    principal = None
+    if similarity == "wip" and len(spaces) == 1 and selector == "param":
+        ((name, x),) = spaces.items()
+        principal = principal_directions(fit_statistics(x[chosen], shrinkage=shrinkage, name=name))
     if selector == "random":
         return random_anchors(len(chosen), anchors=anchors, seed=seed), 0
     if selector != "param":
@@ -89,6 +111,7 @@ def choose_mixing(
             held_out=outside,
             settings=settings,
             seed=seed,
+            principal=principal,
             show_progress=show_progress,
         )
         settings = dataclasses.replace(settings, steps=early.steps)
@@ -99,6 +122,7 @@ def choose_mixing(
         held_out=held if len(rest) else None,
         settings=settings,
         seed=seed,
+        principal=principal,
         show_progress=show_progress,
     )
     return fitted.mixing, fitted.steps

@@ -111,17 +111,31 @@ def spectral_basis(spaces: Sequence[NDArray[np.float64]], *, limit: int) -> tupl
 class SpanMixing(nn.Module):
     """``P = (1 + e T G) / K``: see the head of this file."""
 
-    def __init__(self, spaces: Sequence[NDArray[np.float64]], *, anchors: int, power: float, seed: int) -> None:
+    def __init__(
+        self,
+        spaces: Sequence[NDArray[np.float64]],
+        *,
+        anchors: int,
+        power: float,
+        seed: int,
+        principal: NDArray[np.float64] | None = None,
+    ) -> None:
         super().__init__()
         width = sum(space.shape[1] for space in spaces)
-        if len(spaces) == 1:
+        if len(spaces) == 1 and principal is None:
             self.basis, _ = spectral_basis(spaces, limit=width)
             start = kmeans_anchors(unit(spaces[0]), anchors=anchors, seed=seed) @ self.basis.T  # (m, q)
             rotation = np.eye(anchors)
         else:
             self.basis, rho = spectral_basis(spaces, limit=width)
             rows = min(anchors, len(rho))
-            start = np.eye(rows, len(rho)) * rho**power  # (r, q)
+            if len(spaces) == 1 and principal is not None:
+                # One encoder has no partner to say which directions matter: its own variance says it.
+                rows = min(rows, len(principal))
+                start = principal[:rows] @ np.linalg.pinv(self.basis @ spaces[0] / len(spaces[0]))  # (r, q)
+                start /= np.abs(start).max()
+            else:
+                start = np.eye(rows, len(rho)) * rho**power  # (r, q)
             # Any rotation of the rows gives the same cosines; a random one spreads the shared directions evenly over
             # the anchors, so that all anchors have about one norm and lie far from the walls P = 0. It is kept out of
             # the parameter because Adam, which scales every entry by itself, learns better along the directions.
@@ -186,6 +200,7 @@ def fit_mixing(
     held_out: Sequence[NDArray[np.float64]] | None = None,
     settings: ParamSettings | None = None,
     seed: int = 0,
+    principal: NDArray[np.float64] | None = None,
     show_progress: bool = False,
 ) -> FittedMixing:
     """Minimise ``l_nce L_symNCE + l_cov L_cov + l_len L_len + l_orth L_orth`` over P (PAPERS section 2, PARAM).
@@ -198,6 +213,8 @@ def fit_mixing(
         held_out: B matrices (n, d_i), prepared in the same way; with them training stops early, at the best step.
         settings: weights and optimiser.
         seed: decides every random choice.
+        principal: (r, d) for one encoder under WIP: the directions to start from, in whitened coordinates and best
+            first; without them the start is k-means.
         show_progress: draw a progress bar.
 
     Returns:
@@ -216,8 +233,11 @@ def fit_mixing(
     if len(sizes) != 1:
         raise ValueError(f"Supports must be parallel, but the encoders have {sorted(sizes)} texts.")
     check_count(anchors, sizes.pop())
-    kind = SpanMixing if similarity == "wip" else SoftmaxMixing
-    module: SpanMixing | SoftmaxMixing = kind(spaces, anchors=anchors, power=settings.weight_power, seed=seed)
+    module: SpanMixing | SoftmaxMixing
+    if similarity == "wip":
+        module = SpanMixing(spaces, anchors=anchors, power=settings.weight_power, seed=seed, principal=principal)
+    else:
+        module = SoftmaxMixing(spaces, anchors=anchors, power=settings.weight_power, seed=seed)
     rate = settings.learning_rate * (1 if similarity == "wip" else 100)
     optimiser = torch.optim.Adam(module.parameters(), lr=rate)
     generator = torch.Generator().manual_seed(seed)
