@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from conftest import (
+from support import (
     AWKWARD,
     BACKENDS,
     PLACES,

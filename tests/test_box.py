@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SHARED
 from sentence_transformers import SentenceTransformer
+from support import ROOT, SHARED
 from transformers import AutoModel, AutoTokenizer
 
 import banyan_hf

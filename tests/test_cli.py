@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import grammar_sentences
 from sentence_transformers import SentenceTransformer
+from support import grammar_sentences
 from transformers import BertConfig
 
 from banyan_hf.evaluation.sts import read_pairs, spearman

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import grammar_sentences
+from support import grammar_sentences
 
 from banyan_hf.tokenizer import train_tokenizer
 from banyan_hf.training.corpus import (

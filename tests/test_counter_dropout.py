@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import BACKENDS, pad, small_model
+from support import BACKENDS, pad, small_model
 
 from banyan_hf.model import kernels
 from banyan_hf.model.counter_dropout import BLOCK, LANES, CounterDropout, leaf_keys, mix, pair_keys

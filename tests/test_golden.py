@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import BACKENDS, ROOT, SHARED
+from support import BACKENDS, ROOT, SHARED
 
 from banyan_hf import BanyanConfig, BanyanForPreTraining
 from banyan_hf.trees import merge_spans

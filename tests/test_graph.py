@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import BACKENDS, merges_of, names, pad, small_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import BACKENDS, merges_of, names, pad, small_model
 
 from banyan_hf.model.graph import EntangledGraph, entangle
 

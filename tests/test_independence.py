@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from conftest import AWKWARD, PLACES, STRUCTURES, assert_same, merges_of, pad, random_sentences, small_model
+from support import AWKWARD, PLACES, STRUCTURES, assert_same, merges_of, pad, random_sentences, small_model
 
 SENTENCES = AWKWARD + random_sentences(3) + [[4, 5], [4, 5]]
 LONG = [random.Random(1).randrange(12) for _ in range(100)]

@@ -7,8 +7,8 @@ import json
 
 import pytest
 import torch
-from conftest import AWKWARD, assert_same, pad, small_model
 from safetensors.torch import load_file, save_file
+from support import AWKWARD, assert_same, pad, small_model
 from transformers import AutoModel, AutoModelForPreTraining, PreTrainedModel
 
 from banyan_hf import BanyanConfig, BanyanForPreTraining, BanyanModel

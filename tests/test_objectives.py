@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import assert_same
+from support import assert_same
 
 from banyan_hf.model.objectives import CHUNK, contrastive, cross_entropy, sampled_cross_entropy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import assert_same, grammar_sentences
+from support import assert_same, grammar_sentences
 
 from banyan_hf.encoding import encode
 from banyan_hf.persistence import load_encoder, pack

@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import grammar_sentences
 from sentence_transformers import SentenceTransformer
+from support import grammar_sentences
 from transformers import AutoModel, AutoTokenizer
 
 from banyan_hf import BanyanForPreTraining, BanyanModel

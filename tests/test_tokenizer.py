@@ -6,7 +6,7 @@ import re
 
 import pytest
 import sentencepiece
-from conftest import grammar_sentences
+from support import grammar_sentences
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import TINY, grammar_sentences
 from safetensors.torch import load_file
+from support import TINY, grammar_sentences
 from transformers import AutoTokenizer
 
 from banyan_hf import BanyanConfig, BanyanForPreTraining

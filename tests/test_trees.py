@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 import pytest
-from conftest import grammar_sentences
 from rich.console import Console
+from support import grammar_sentences
 
 from banyan_hf.persistence import load_encoder
 from banyan_hf.trees import Tree, parse

@@ -1,0 +1,244 @@
+"""The ``relrep`` command: parse arguments, call one function, print."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import numpy as np
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from relrep_hf.report import Task
+
+app = typer.Typer(
+    help="One shared space for any sentence-transformers encoders: fit, attach, report, translate.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+console = Console()
+
+Cache = Annotated[Optional[Path], typer.Option(help="Folder for embeddings, so that no text is encoded twice.")]  # noqa: UP045
+Trust = Annotated[bool, typer.Option(help="Allow encoders that bring their own code.")]
+
+
+def read_lines(path: Path, limit: int | None = None) -> list[str]:
+    """Read a text file, one text a line, gzip or plain; blank lines are dropped.
+
+    Args:
+        path: the file.
+        limit: stop after so many texts.
+
+    Returns:
+        the texts.
+    """
+    opener = gzip.open if path.suffix == ".gz" else open
+    texts: list[str] = []
+    with opener(path, "rt", encoding="utf-8") as handle:
+        for line in handle:
+            if limit is not None and len(texts) >= limit:
+                break
+            if line.strip():
+                texts.append(line.strip())
+    return texts
+
+
+def read_task(specification: str) -> tuple[str, Task]:
+    """Read ``name=train.tsv,test.tsv``; the files hold label TAB text.
+
+    Args:
+        specification: as on the command line.
+
+    Returns:
+        name and ``report.Task``.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    from relrep_hf.report import Task
+
+    name, _, files = specification.partition("=")
+    paths = files.split(",")
+    if not name or len(paths) != 2:
+        raise ValueError(f"--task must look like name=train.tsv,test.tsv, not {specification!r}.")
+    columns: list[list[str]] = []
+    for path in paths:
+        rows = [line.split("\t", 1) for line in read_lines(Path(path))]
+        wrong = next((row for row in rows if len(row) != 2), None)
+        if wrong is not None:
+            raise ValueError(f"{path}: every line must be label TAB text, but one is {wrong[0][:60]!r}.")
+        columns += [[row[1] for row in rows], [row[0] for row in rows]]
+    return name, Task(*columns)
+
+
+def load_encoders(specifications: list[str], *, trust: bool) -> dict[str, SentenceTransformer]:
+    """Load encoders given as ``path`` or ``name=path``.
+
+    Args:
+        specifications: as on the command line.
+        trust: whether their own code may run.
+
+    Returns:
+        name -> SentenceTransformer.
+
+    Raises:
+        ValueError: two encoders have one name.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    encoders: dict[str, SentenceTransformer] = {}
+    for specification in specifications:
+        name, equals, path = specification.partition("=")
+        path = path if equals else specification
+        name = name if equals else Path(path).name
+        if name in encoders:
+            raise ValueError(f"Two encoders are called {name!r}; write name=path to tell them apart.")
+        encoders[name] = SentenceTransformer(path, trust_remote_code=trust)
+    return encoders
+
+
+@app.command()
+def fit(
+    encoders: Annotated[list[str], typer.Argument(help="Encoders: path, Hub name or name=path.")],
+    texts: Annotated[Path, typer.Option(help="Texts to fit on, one a line (may be .gz).")],
+    output: Annotated[Path, typer.Option(help="Folder for the space.")],
+    anchors: Annotated[int, typer.Option(help="Dimensions of relative vectors.")] = 300,
+    similarity: Annotated[str, typer.Option(help="wip or cosine.")] = "wip",
+    selector: Annotated[str, typer.Option(help="param, random, kmeans or farthest.")] = "param",
+    limit: Annotated[int, typer.Option(help="Use the first so many texts.")] = 8000,
+    support: Annotated[Optional[int], typer.Option(help="Support texts; the rest are held-out pairs.")] = None,  # noqa: UP045
+    seed: Annotated[int, typer.Option(help="Same seed, same bits.")] = 0,
+    cache: Cache = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Fit a space on one or more encoders and save it.
+
+    Example: relrep fit minilm=all-MiniLM-L6-v2 mpnet=all-mpnet-base-v2 --texts sentences.txt --output space
+    """
+    from relrep_hf.space import RelativeSpace
+
+    with _errors():
+        space = RelativeSpace.fit(
+            load_encoders(encoders, trust=trust_remote_code),
+            read_lines(texts, limit),
+            anchors=anchors,
+            similarity=similarity,  # type: ignore[arg-type]
+            selector=selector,  # type: ignore[arg-type]
+            support=support,
+            seed=seed,
+            cache=cache,
+        )
+        space.save(output)
+    console.print(f"space {space.id}: {space.anchors} anchors over {len(space.support)} texts, saved in {output}")
+
+
+@app.command()
+def attach(
+    space: Annotated[str, typer.Argument(help="Space: folder or Hub name.")],
+    encoder: Annotated[str, typer.Argument(help="Encoder: path, Hub name or name=path.")],
+    output: Annotated[Path, typer.Option(help="Folder for the attached model.")],
+    cache: Cache = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Bring an encoder into a space; the result opens with plain sentence-transformers.
+
+    Example: relrep attach space e5=intfloat/multilingual-e5-small --output e5-relative
+    """
+    from relrep_hf.persistence import write_folder
+    from relrep_hf.space import RelativeSpace
+
+    with _errors():
+        if output.exists():
+            raise ValueError(f"{output} exists already; give the name of a new folder.")
+        opened = RelativeSpace.from_pretrained(space)
+        ((name, model),) = load_encoders([encoder], trust=trust_remote_code).items()
+        attached = opened.attach(model, name=name, cache=cache, show_progress=True)
+        write_folder(output, lambda folder: attached.save_pretrained(str(folder)))
+    console.print(f"{name} attached to space {opened.id}, saved in {output}")
+
+
+@app.command()
+def report(
+    space: Annotated[str, typer.Argument(help="Space: folder or Hub name.")],
+    encoders: Annotated[list[str], typer.Argument(help="Two or more encoders: path, Hub name or name=path.")],
+    texts: Annotated[Path, typer.Option(help="Held-out texts, one a line (may be .gz).")],
+    output: Annotated[Optional[Path], typer.Option(help="JSON file.")] = None,  # noqa: UP045
+    chart: Annotated[Optional[Path], typer.Option(help="Image file (.png, .svg, .pdf).")] = None,  # noqa: UP045
+    task: Annotated[Optional[list[str]], typer.Option(help="Labelled set: name=train.tsv,test.tsv.")] = None,  # noqa: UP045
+    limit: Annotated[int, typer.Option(help="Use the first so many texts.")] = 2000,
+    cache: Cache = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Measure what a space keeps, beside the closed forms, with 95 % intervals.
+
+    Example: relrep report space minilm=all-MiniLM-L6-v2 mpnet=all-mpnet-base-v2 --texts dev.txt --output report.json
+    """
+    from relrep_hf.report import retention_report
+    from relrep_hf.report_view import chart as draw
+    from relrep_hf.report_view import tables
+    from relrep_hf.space import RelativeSpace
+
+    with _errors():
+        result = retention_report(
+            RelativeSpace.from_pretrained(space),
+            load_encoders(encoders, trust=trust_remote_code),
+            read_lines(texts, limit),
+            tasks=dict(read_task(item) for item in task or []),
+            cache=cache,
+            show_progress=True,
+        )
+        if chart is not None:
+            draw(result, chart)
+        if output is not None:
+            output.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    console.print(tables(result))
+
+
+@app.command()
+def translate(
+    space: Annotated[str, typer.Argument(help="Space: folder or Hub name.")],
+    vectors: Annotated[Path, typer.Argument(help="Absolute vectors of the source encoder: .npy (texts, dimensions).")],
+    source: Annotated[str, typer.Option(help="Encoder the vectors were made with.")],
+    target: Annotated[str, typer.Option(help="Encoder to move to.")],
+    output: Annotated[Path, typer.Option(help="New .npy file.")],
+    cache: Cache = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Move an index from one encoder to another without its texts.
+
+    Example: relrep translate space old.npy --source all-MiniLM-L6-v2 --target all-mpnet-base-v2 --output new.npy
+    """
+    from relrep_hf.space import RelativeSpace
+
+    with _errors():
+        encoders = load_encoders([f"source={source}", f"target={target}"], trust=trust_remote_code)
+        opened = RelativeSpace.from_pretrained(space)
+        rows = np.load(vectors, mmap_mode="r", allow_pickle=False)
+        width = int(encoders["target"].get_embedding_dimension() or 0)
+        temporary = output.with_name(f".{output.name}.tmp")
+        try:
+            out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=(len(rows), width))
+            opened.translate(rows, encoders["source"], encoders["target"], out=out, cache=cache)
+            out.flush()
+            temporary.replace(output)
+        finally:
+            temporary.unlink(missing_ok=True)
+    console.print(f"{len(rows)} vectors of {rows.shape[1]} dimensions moved to {width}, saved in {output}")
+
+
+class _errors:
+    """Turn a ValueError into one line on stderr and exit code 1; anything else is a bug and keeps its trace."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (ValueError, FileNotFoundError)):
+            Console(stderr=True).print(f"relrep: {error}", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from error

@@ -1,0 +1,240 @@
+"""``RelativeHead``: a linear classifier or regressor on relative vectors, tied to its space."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from safetensors.numpy import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+
+from relrep_hf.identity import space_id
+from relrep_hf.persistence import write_folder
+from relrep_hf.similarity import unit
+
+CONFIG, TENSORS, FORMAT_VERSION = "head.json", "head.safetensors", 1
+#: Inverse strengths of regularisation that are tried, for rows of length 1.
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
+
+
+class RelativeHead:
+    """A linear head for every encoder of a space.
+
+    It works on rows of length 1: direction carries what encoders share, length is how far one encoder thinks a text
+    lies from its mean. Any other estimator may be used on ``attached.encode(...)`` directly; this class adds the check
+    of the space and a file without pickle.
+
+    Args:
+        coefficients: (classes or 1, m).
+        intercept: (classes or 1,).
+        space: id of the space it was trained in.
+        classes: labels; ``None`` for a regressor.
+
+    >>> head = RelativeHead(np.array([[1.0, -1.0]]), np.zeros(1), space="0" * 16, classes=["no", "yes"])
+    >>> head.predict(np.array([[3.0, 0.0], [0.0, 3.0]])).tolist()
+    ['yes', 'no']
+    """
+
+    def __init__(
+        self, coefficients: ArrayLike, intercept: ArrayLike, *, space: str, classes: Sequence[Any] | None = None
+    ) -> None:
+        self.coefficients = np.atleast_2d(np.asarray(coefficients, dtype=np.float64))
+        self.intercept = np.atleast_1d(np.asarray(intercept, dtype=np.float64))
+        self.space = space
+        self.classes = None if classes is None else [getattr(label, "item", lambda x=label: x)() for label in classes]
+        rows = len(self.coefficients)
+        if self.classes is not None and rows != (1 if len(self.classes) == 2 else len(self.classes)):
+            raise ValueError(f"{len(self.classes)} classes do not fit coefficients of shape {self.coefficients.shape}.")
+
+    @classmethod
+    def fit(
+        cls,
+        model: SentenceTransformer,
+        texts: Sequence[str],
+        labels: Sequence[Any],
+        *,
+        strengths: Sequence[float] = STRENGTHS,
+        folds: int = 3,
+        batch_size: int = 32,
+    ) -> RelativeHead:
+        """Train L2-regularised logistic regression, its strength chosen by cross-validation on this encoder.
+
+        Args:
+            model: attached model.
+            texts: N texts.
+            labels: N labels.
+            strengths: inverse regularisation strengths C to try. Strong regularisation travels best.
+            folds: of the cross-validation.
+            batch_size: texts in one forward pass.
+
+        Returns:
+            the head.
+
+        Raises:
+            ValueError: the model is in no space, or texts and labels differ in number.
+        """
+        identity = _space(model)
+        if len(texts) != len(labels):
+            raise ValueError(f"There are {len(texts)} texts, but {len(labels)} labels.")
+        vectors = model.encode(list(texts), batch_size=batch_size, show_progress_bar=False)
+        return cls.from_estimator(fit_logistic(vectors, labels, strengths=strengths, folds=folds), space=identity)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, space: str | SentenceTransformer) -> RelativeHead:
+        """Take over a linear scikit-learn estimator or a ``torch.nn.Linear`` trained on unit-length relative vectors.
+
+        Args:
+            estimator: with ``coef_`` and ``intercept_`` (and ``classes_``), or a Linear.
+            space: id of the space, or a model attached to it.
+
+        Returns:
+            the head.
+
+        Raises:
+            ValueError: the estimator is not linear.
+        """
+        identity = space if isinstance(space, str) else _space(space)
+        if isinstance(estimator, torch.nn.Linear):
+            weight = estimator.weight.detach().cpu().double().numpy()
+            bias = np.zeros(len(weight)) if estimator.bias is None else estimator.bias.detach().cpu().double().numpy()
+            return cls(weight, bias, space=identity, classes=None if len(weight) == 1 else list(range(len(weight))))
+        if not hasattr(estimator, "coef_"):
+            raise ValueError(
+                f"{type(estimator).__name__} has no coef_: only fitted linear heads can be saved. Use other "
+                "estimators on attached.encode(...) directly."
+            )
+        return cls(estimator.coef_, estimator.intercept_, space=identity, classes=getattr(estimator, "classes_", None))
+
+    def scores(self, vectors: ArrayLike) -> NDArray[np.float64]:
+        """Decision values.
+
+        Args:
+            vectors: (N, m) relative vectors of any length.
+
+        Returns:
+            (N, classes or 1).
+
+        Raises:
+            ValueError: m differs.
+        """
+        matrix = unit(np.asarray(vectors, dtype=np.float64))
+        if matrix.ndim != 2 or matrix.shape[1] != self.coefficients.shape[1]:
+            raise ValueError(
+                f"The head needs (texts, {self.coefficients.shape[1]}) relative vectors, not shape {matrix.shape}: "
+                "absolute vectors or another space?"
+            )
+        return matrix @ self.coefficients.T + self.intercept
+
+    def predict(self, inputs: ArrayLike | Sequence[str], model: SentenceTransformer | None = None) -> NDArray[Any]:
+        """Predict labels (or values).
+
+        Args:
+            inputs: (N, m) relative vectors, or N texts if a model is given.
+            model: any model attached to the head's space.
+
+        Returns:
+            (N,) labels, or (N,) values of a regressor.
+
+        Raises:
+            ValueError: the model is in another space (both ids are named).
+        """
+        if model is not None:
+            if _space(model) != self.space:
+                raise ValueError(
+                    f"The head belongs to space {self.space}, the model to {_space(model)}; refit or attach."
+                )
+            inputs = model.encode(list(inputs), show_progress_bar=False)  # type: ignore[arg-type]
+        scores = self.scores(inputs)
+        if self.classes is None:
+            return scores[:, 0]
+        best = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes)[best]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write head and space id as JSON and safetensors, whole or not at all.
+
+        Args:
+            path: a folder.
+        """
+
+        def write(folder: Path) -> None:
+            config = {"format_version": FORMAT_VERSION, "space": self.space, "classes": self.classes}
+            (folder / CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=1), encoding="utf-8")
+            arrays = {"coefficients": np.ascontiguousarray(self.coefficients), "intercept": self.intercept}
+            save_file(arrays, folder / TENSORS)
+
+        write_folder(path, write)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> RelativeHead:
+        """Read a saved head.
+
+        Args:
+            path: the folder.
+
+        Returns:
+            the head.
+
+        Raises:
+            ValueError: files are missing or made by a newer version.
+        """
+        folder = Path(path)
+        if not (folder / CONFIG).is_file() or not (folder / TENSORS).is_file():
+            raise ValueError(f"{folder} holds no head: {CONFIG} or {TENSORS} is missing.")
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if config["format_version"] > FORMAT_VERSION:
+            raise ValueError(f"{folder} has format {config['format_version']}, this package reads {FORMAT_VERSION}.")
+        tensors = load_file(folder / TENSORS)
+        return cls(tensors["coefficients"], tensors["intercept"], space=config["space"], classes=config["classes"])
+
+
+def fit_logistic(
+    vectors: ArrayLike,
+    labels: Sequence[Any],
+    *,
+    strengths: Sequence[float] = STRENGTHS,
+    folds: int = 3,
+) -> LogisticRegression:
+    """L2-regularised logistic regression on unit-length rows, strength by cross-validation on these rows only.
+
+    Of all strengths within one standard error of the best mean accuracy the most regularised wins (the rule of
+    Breiman et al. 1984): on the encoder it was trained on it is as good, and it leans less on what only that one knows.
+
+    Args:
+        vectors: (N, m).
+        labels: N.
+        strengths: inverse strengths C.
+        folds: of the cross-validation.
+
+    Returns:
+        the fitted estimator.
+
+    >>> x = np.random.default_rng(0).normal(size=(60, 2))
+    >>> fit_logistic(x, x[:, 0] > 0).coef_.shape
+    (1, 2)
+    """
+
+    def simplest(results: dict[str, Any]) -> int:
+        """Index of the smallest C within one standard error of the best."""
+        mean, error = results["mean_test_score"], results["std_test_score"] / np.sqrt(folds)
+        return int(np.flatnonzero(mean >= mean.max() - error[mean.argmax()])[0])
+
+    grid = {"C": sorted(strengths)}
+    search = GridSearchCV(LogisticRegression(max_iter=500), grid, cv=folds, refit=simplest)
+    return search.fit(unit(vectors), np.asarray(labels)).best_estimator_
+
+
+def _space(model: SentenceTransformer) -> str:
+    """Space id of a model, or an error."""
+    identity = space_id(model)
+    if identity is None:
+        raise ValueError("This model is in no relative space; use space.attach(encoder).")
+    return identity

@@ -1,0 +1,154 @@
+"""Disk and Hub: a space is ``space.json`` + ``mixing.safetensors``, and nothing of it is ever pickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from huggingface_hub import HfApi, ModelCard, ModelCardData, snapshot_download
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+CONFIG, TENSORS = "space.json", "mixing.safetensors"
+
+
+def write_folder(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
+    """Write a folder whole or not at all: into a temporary neighbour, then by renames.
+
+    Args:
+        path: the folder; files of the same name in it are replaced, others kept.
+        write: called with the temporary folder.
+
+    Raises:
+        ValueError: a file is in the way.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{target} is a file; give the name of a folder.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        write(temporary)
+        if not target.exists():
+            temporary.chmod(0o755)  # mkdtemp makes folders that only the owner can read
+            os.replace(temporary, target)
+            return
+        for file in temporary.iterdir():
+            os.replace(file, target / file.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_space(path: str | os.PathLike[str], config: dict[str, Any], mixing: NDArray[np.float32]) -> None:
+    """Write a space, with a model card if the folder has none.
+
+    Args:
+        path: the folder.
+        config: JSON-ready; holds the support texts.
+        mixing: (m, K); rows that are mostly zeros are stored as (values, columns).
+    """
+
+    def write(folder: Path) -> None:
+        per_row = int((mixing != 0).sum(axis=1).max())
+        if per_row * 2 < mixing.shape[1]:
+            columns = np.argsort(mixing == 0, axis=1, kind="stable")[:, :per_row].astype(np.int32)
+            values = np.take_along_axis(mixing, columns, axis=1)
+            save_file({"values": np.ascontiguousarray(values), "columns": columns}, folder / TENSORS)
+        else:
+            save_file({"mixing": np.ascontiguousarray(mixing)}, folder / TENSORS)
+        (folder / CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=1), encoding="utf-8")
+        if not (Path(path) / "README.md").exists():
+            (folder / "README.md").write_text(card(config), encoding="utf-8")
+
+    write_folder(path, write)
+
+
+def read_space(path: str | os.PathLike[str]) -> tuple[dict[str, Any], NDArray[np.float32]]:
+    """Read what ``write_space`` wrote.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        config and mixing (m, K).
+
+    Raises:
+        ValueError: a file is missing.
+    """
+    folder = Path(path)
+    absent = [name for name in (CONFIG, TENSORS) if not (folder / name).is_file()]
+    if absent:
+        raise ValueError(f"{folder} is not a relative space: {' and '.join(absent)} missing. Was it space.save'd?")
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    tensors = load_file(folder / TENSORS)
+    if "mixing" in tensors:
+        return config, tensors["mixing"]
+    mixing = np.zeros((len(tensors["values"]), len(config["support"])), np.float32)
+    # Rows shorter than the longest are padded with zeros at unused columns, so plain assignment is right.
+    np.put_along_axis(mixing, tensors["columns"].astype(np.int64), tensors["values"], axis=1)
+    return config, mixing
+
+
+def card(config: dict[str, Any]) -> str:
+    """Model card of a space.
+
+    Args:
+        config: as saved.
+
+    Returns:
+        Markdown with a YAML head.
+    """
+    data = ModelCardData(tags=["relative-representations", "banyan"], library_name="relrep_hf")
+    members = "\n".join(f"- {name}: {record['dim']} dimensions" for name, record in config["encoders"].items())
+    return str(
+        ModelCard(
+            f"---\n{data.to_yaml()}\n---\n\n# Relative space `{config['id']}`\n\n"
+            f"{config['anchors']} anchors ({config['selector']}, {config['similarity']}) over {len(config['support'])} "
+            f"support texts. Vectors of encoders that are attached to it can be compared with each other.\n\n"
+            f"```python\nfrom relrep_hf import RelativeSpace\n\nspace = RelativeSpace.from_pretrained(...)\n"
+            f"model = space.attach(encoder)  # a SentenceTransformer\n```\n\nFitted on:\n\n{members}\n"
+        )
+    )
+
+
+def push_folder(folder: str, repo_id: str, *, private: bool | None, token: str | bool | None, message: str) -> str:
+    """Upload a saved space.
+
+    Args:
+        folder: what to upload.
+        repo_id: ``owner/name``; made if it does not exist.
+        private: whether a new repository is private.
+        token: of the Hub.
+        message: of the commit.
+
+    Returns:
+        the commit's address.
+    """
+    api = HfApi(token=token)
+    repo = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    return str(api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message))
+
+
+def pull_folder(name: str, *, revision: str | None, token: str | bool | None, cache_dir: str | None) -> str:
+    """Find a space on disk or download it.
+
+    Args:
+        name: folder or ``owner/name``.
+        revision: branch or commit.
+        token: of the Hub.
+        cache_dir: of the Hub's cache.
+
+    Returns:
+        a local folder.
+    """
+    if Path(name).is_dir():
+        return name
+    return snapshot_download(
+        name, revision=revision, token=token, cache_dir=cache_dir, allow_patterns=[CONFIG, TENSORS, "README.md"]
+    )

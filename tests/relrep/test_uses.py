@@ -1,0 +1,256 @@
+"""What a space is for: stitching, heads, migration, the report, the command line, the Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sklearn.linear_model import LogisticRegression, Ridge
+from typer.testing import CliRunner
+
+from relrep_hf import RelativeHead, RelativeSpace, retention_report, space_id, stitch
+from relrep_hf.cli import app
+from relrep_hf.metrics import ranks
+from relrep_hf.report import RIVAL_SPACES, Task
+from relrep_hf.report_view import chart
+from relrep_hf.similarity import unit
+
+
+def labels_of(texts: list[str]) -> list[str]:
+    return ["animal" if any(word in text.split()[:4] for word in ("cat", "dog", "bird")) else "other" for text in texts]
+
+
+def test_stitch(space, encoders, held_out, tmp_path) -> None:
+    model = stitch(query=encoders["s50"], document=encoders["bert"], space=space)
+    query, document = space.attach(encoders["s50"]), space.attach(encoders["bert"])
+    np.testing.assert_allclose(model.encode_query(held_out[:5]), query.encode(held_out[:5]), atol=1e-6)
+    np.testing.assert_allclose(model.encode_document(held_out[:5]), document.encode(held_out[:5]), atol=1e-5)
+    np.testing.assert_allclose(model.encode(held_out[:5]), document.encode(held_out[:5]), atol=1e-5)
+    assert model.get_embedding_dimension() == space.anchors
+    assert space_id(model) == space.id
+    model.save_pretrained(str(tmp_path / "stitched"))
+    again = SentenceTransformer(str(tmp_path / "stitched"), device="cpu")
+    assert space_id(again) == space.id
+    np.testing.assert_allclose(again.encode_query(held_out[:5]), query.encode(held_out[:5]), atol=1e-6)
+
+
+def test_stitch_uses_the_prompt_of_each_side(space, encoders, held_out) -> None:
+    encoders["s50"].prompts["query"] = "the old "
+    encoders["s64"].prompts["document"] = "a red "
+    model = stitch(query=space.attach(encoders["s50"]), document=space.attach(encoders["s64"]))
+    query, document = space.attach(encoders["s50"]), space.attach(encoders["s64"])
+    np.testing.assert_allclose(model.encode_query(held_out[:3]), query.encode_query(held_out[:3]), atol=1e-6)
+    np.testing.assert_allclose(model.encode_document(held_out[:3]), document.encode_document(held_out[:3]), atol=1e-6)
+
+
+def test_stitch_refuses_two_spaces(space, encoders, texts) -> None:
+    other = RelativeSpace.fit(encoders["s50"], texts[:90], anchors=20, show_progress=False)
+    with pytest.raises(ValueError, match=f"{space.id} is not space {other.id}"):
+        stitch(query=space.attach(encoders["s50"]), document=other.attach(encoders["s64"]))
+    with pytest.raises(ValueError, match="document encoder is in no space"):
+        stitch(query=space.attach(encoders["s50"]), document=encoders["s64"])
+
+
+def test_head_travels_between_encoders(space, encoders, texts, held_out, tmp_path) -> None:
+    a, b = space.attach(encoders["s50"]), space.attach(encoders["s64"])
+    head = RelativeHead.fit(a, texts, labels_of(texts))
+    truth = np.array(labels_of(held_out))
+    own = (RelativeHead.fit(b, texts, labels_of(texts)).predict(held_out, b) == truth).mean()
+    assert (head.predict(held_out, b) == truth).mean() > own - 0.05
+    head.save(tmp_path / "head")
+    again = RelativeHead.load(tmp_path / "head")
+    assert (again.predict(held_out, b) == head.predict(held_out, b)).all()
+    assert again.space == space.id
+    other = RelativeSpace.fit(encoders["s50"], texts[:90], anchors=20, show_progress=False)
+    with pytest.raises(ValueError, match=f"belongs to space {space.id}, the model to {other.id}"):
+        head.predict(held_out, other.attach(encoders["s50"]))
+    with pytest.raises(ValueError, match=r"needs \(texts, 20\)"):
+        head.predict(encoders["s50"].encode(held_out))
+    with pytest.raises(ValueError, match="600 texts, but 3 labels"):
+        RelativeHead.fit(a, texts, [1, 2, 3])
+    with pytest.raises(ValueError, match="holds no head"):
+        RelativeHead.load(tmp_path)
+
+
+def test_head_takes_over_estimators(space, encoders, texts) -> None:
+    model = space.attach(encoders["s50"])
+    vectors = unit(model.encode(texts[:200]))
+    three = np.arange(200) % 3
+    logistic = LogisticRegression().fit(vectors, three)
+    assert (RelativeHead.from_estimator(logistic, space=model).predict(vectors) == logistic.predict(vectors)).all()
+    ridge = Ridge().fit(vectors, np.arange(200.0))
+    np.testing.assert_allclose(
+        RelativeHead.from_estimator(ridge, space=space.id).predict(vectors), ridge.predict(vectors)
+    )
+    linear = torch.nn.Linear(20, 4)
+    with torch.no_grad():
+        expected = linear(torch.tensor(vectors, dtype=torch.float32)).argmax(dim=1).numpy()
+    assert (RelativeHead.from_estimator(linear, space=model).predict(vectors) == expected).all()
+    with pytest.raises(ValueError, match="has no coef_"):
+        RelativeHead.from_estimator(object(), space=model)
+
+
+def test_translate_moves_an_index_without_its_texts(encoders, texts, held_out, tmp_path) -> None:
+    pair = {name: encoders[name] for name in ("s24", "s50")}
+    space = RelativeSpace.fit(pair, texts, anchors=60, show_progress=False)
+    old, new = encoders["s24"].encode(held_out), encoders["s50"].encode(held_out)
+    moved = space.translate(old, encoders["s24"], encoders["s50"])
+    assert moved.shape == new.shape
+    assert (ranks(moved - new.mean(axis=0), new - new.mean(axis=0)) == 1).mean() > 0.9
+    np.save(tmp_path / "old.npy", old)
+    mapped = np.load(tmp_path / "old.npy", mmap_mode="r")
+    out = np.lib.format.open_memmap(tmp_path / "new.npy", mode="w+", dtype=np.float32, shape=new.shape)
+    space.translate(mapped, encoders["s24"], encoders["s50"], out=out, batch_size=7)
+    np.testing.assert_allclose(out, moved, atol=1e-5)
+    attached = [space.attach(encoder) for encoder in pair.values()]
+    np.testing.assert_allclose(space.translate(old, *attached), moved, atol=1e-5)
+    with pytest.raises(ValueError, match="source encoder has 24 dimensions"):
+        space.translate(new, encoders["s24"], encoders["s50"])
+    with pytest.raises(ValueError, match="out has shape"):
+        space.translate(old, encoders["s24"], encoders["s50"], out=np.zeros((1, 2), np.float32))
+
+
+def test_translating_to_itself_is_the_identity_where_anchors_see_everything(encoders, texts, held_out) -> None:
+    pair = {name: encoders[name] for name in ("s24", "s50")}
+    for similarity in ("wip", "cosine"):
+        space = RelativeSpace.fit(pair, texts, anchors=60, similarity=similarity, show_progress=False)
+        old = encoders["s24"].encode(held_out)
+        expected = unit(old) if similarity == "cosine" else old
+        moved = space.translate(old, encoders["s24"], encoders["s24"], rcond=1e-9)
+        np.testing.assert_allclose(moved, expected, atol=2e-3)
+
+
+@pytest.fixture(scope="module")
+def report_inputs(_encoders, _space, texts, held_out):
+    pair = {name: _encoders[name] for name in ("s50", "s64")}
+    task = Task(texts[:300], labels_of(texts[:300]), held_out, labels_of(held_out))
+    return _space, pair, held_out, {"animals": task}
+
+
+def test_report_has_every_rival_pair_and_interval(report_inputs, tmp_path) -> None:
+    space, pair, held_out, tasks = report_inputs
+    report = retention_report(space, pair, held_out, tasks=tasks)
+    assert json.loads(json.dumps(report)) == report
+    methods = {"this space", *RIVAL_SPACES, "procrustes", "ridge", "cca"}
+    assert [(p["source"], p["target"]) for p in report["pairs"]] == [("s50", "s64"), ("s64", "s50")]
+    for pair_record in report["pairs"]:
+        assert set(pair_record["methods"]) == methods
+        for record in pair_record["methods"].values():
+            for key in ("r@1", "r@10", "mrr", "jaccard@10", "paired_distance"):
+                assert record[key]["low"] <= record[key]["value"] <= record[key]["high"]
+            assert 1 <= record["effective_rank"] <= 64
+    assert {record["method"] for record in report["tasks"]["animals"]} == methods
+    assert len(report["tasks"]["animals"]) == 2 * len(methods)
+    assert len(report["verdict"]) == 3
+    chart(report, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").stat().st_size > 1000
+
+
+def test_report_refuses_texts_it_was_fitted_on(report_inputs) -> None:
+    space, pair, held_out, _ = report_inputs
+    with pytest.raises(ValueError, match="1 of 3 held-out texts were used in fitting"):
+        retention_report(space, pair, [space.support[0], *held_out[:2]])
+    with pytest.raises(ValueError, match="name at least two"):
+        retention_report(space, {"a": pair["s50"]}, held_out)
+
+
+def test_command_line(encoders, texts, held_out, tmp_path) -> None:
+    for name in ("s24", "s50"):
+        encoders[name].save_pretrained(str(tmp_path / name))
+    (tmp_path / "fit.txt").write_text("\n".join([*texts, ""]))
+    (tmp_path / "dev.txt").write_text("\n".join(held_out))
+    for name, part in (("train", texts[:200]), ("test", held_out)):
+        rows = [f"{label}\t{text}" for label, text in zip(labels_of(part), part, strict=True)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(rows))
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+        assert result.exit_code == code, result.output
+        return result.output
+
+    for command in ("fit", "attach", "report", "translate"):
+        assert f"Example: relrep {command}" in " ".join(run(command, "--help").split())
+    at = lambda name: str(tmp_path / name)  # noqa: E731
+    models = [at("s24"), f"big={at('s50')}"]
+    run("fit", *models, "--texts", at("fit.txt"), "--output", at("space"), "--anchors", "40", "--cache", at("cache"))
+    space = RelativeSpace.load(tmp_path / "space")
+    assert list(space.encoders) == ["s24", "big"]
+    run("attach", at("space"), models[1], "--output", at("attached"), "--cache", at("cache"))
+    assert space_id(SentenceTransformer(at("attached"), device="cpu")) == space.id
+    assert "exists already" in run("attach", at("space"), models[1], "--output", at("attached"), code=1)
+    output = run(
+        "report", at("space"), *models, "--texts", at("dev.txt"), "--output", at("report.json"), "--chart", at("c.svg"),
+        "--task", f"animals={at('train.tsv')},{at('test.tsv')}", "--cache", at("cache"),
+    )  # fmt: skip
+    assert "this space" in output
+    assert "animals" in json.loads((tmp_path / "report.json").read_text())["tasks"]
+    np.save(tmp_path / "old.npy", encoders["s24"].encode(held_out))
+    run(
+        "translate", at("space"), at("old.npy"), "--source", at("s24"), "--target", at("s50"), "--output", at("new.npy")
+    )
+    assert np.load(tmp_path / "new.npy").shape == (len(held_out), 50)
+    message = run("fit", at("s24"), "--texts", at("dev.txt"), "--output", at("x"), "--anchors", "999", code=1)
+    assert "anchors=999" in message
+    assert not (tmp_path / "x").exists()
+    run(
+        "translate",
+        at("space"),
+        at("old.npy"),
+        "--source",
+        at("s50"),
+        "--target",
+        at("s24"),
+        "--output",
+        at("y"),
+        code=1,
+    )
+    assert not list(tmp_path.glob("*y*.tmp"))
+    assert not list(tmp_path.glob(".y*"))
+
+
+HUB = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import hub_server
+server = hub_server.serve()
+os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_address[1]}"
+from relrep_hf import RelativeSpace, space_id
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import RepositoryNotFoundError
+from sentence_transformers import SentenceTransformer
+space = RelativeSpace.load(sys.argv[2])
+space.push_to_hub("me/space", token="x")
+space.push_to_hub("me/space", token="x")  # again, without harm
+pulled = RelativeSpace.from_pretrained("me/space", token="x")
+assert pulled.id == space.id and (pulled.mixing == space.mixing).all()
+assert space.id in open(hf_hub_download("me/space", "README.md", token="x")).read()
+attached = space.attach(SentenceTransformer(sys.argv[3], device="cpu"))
+attached.push_to_hub("me/attached", token="x")
+plain = SentenceTransformer("me/attached", device="cpu", token="x")
+assert (plain.encode(["the old cat"]) == attached.encode(["the old cat"])).all()
+assert space_id(plain) == space.id
+try:
+    RelativeSpace.from_pretrained("me/nothing", token="x")
+except RepositoryNotFoundError:
+    print("DONE")
+"""
+
+
+def test_hub_round_trip(space, encoders, tmp_path) -> None:
+    space.save(tmp_path / "space")
+    encoders["s50"].save_pretrained(str(tmp_path / "s50"))
+    # HF_ENDPOINT is read when huggingface_hub is imported, hence a process of its own.
+    environment = os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", HUB, str(Path(__file__).parent), str(tmp_path / "space"), str(tmp_path / "s50")],
+        capture_output=True, text=True, env=environment, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "DONE" in done.stdout
