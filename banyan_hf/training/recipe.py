@@ -45,7 +45,7 @@ class Recipe:
     Example:
         >>> recipe = Recipe.named("default", epochs=1)
         >>> recipe.learning_rate, recipe.epochs
-        (0.01, 1)
+        (0.005, 1)
     """
 
     tokenizer_kind: Literal["bpe", "unigram"] = "bpe"
