@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -205,8 +205,11 @@ def evaluate(
 
     scores = {name: spearman(vectors, data) for name, data in pairs.items()}
     mean = sum(scores.values()) / len(scores)
-    table = Table("", *scores, "mean")
-    table.add_row("Spearman x 100", *(f"{score:.2f}" for score in scores.values()), f"{mean:.2f}")
+    table = Table("", Column("Spearman x 100", justify="right"))  # a row each: many columns fit no terminal
+    for name, score in scores.items():
+        table.add_row(name, f"{score:.2f}")
+    table.add_section()
+    table.add_row("mean", f"{mean:.2f}")
     console.print(table)
     if output is not None:
         output.write_text(json.dumps({"model": model, "spearman": scores, "mean": mean}, indent=2) + "\n")
@@ -239,7 +242,9 @@ def _sentence_transformer(model: str | None) -> SentenceTransformer:
 def main() -> None:
     """Run the command line; a mistake of the user is one sentence, not a traceback."""
     from huggingface_hub.errors import StrictDataclassError
+    from transformers import logging
 
+    logging.disable_progress_bar()  # of loading eight tensors; training draws its own
     try:
         app()
     except (ValueError, ImportError, OSError, StrictDataclassError) as error:
