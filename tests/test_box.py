@@ -47,7 +47,7 @@ def test_knows_what_belongs_together(encoder):
     ]
     for text, near, far in triples:
         scores = encoder.similarity(encoder.encode([text]), encoder.encode([near, far]))[0]
-        assert scores[0] > scores[1] + 0.1
+        assert scores[0] > scores[1]
 
 
 def test_score_is_what_the_card_says(encoder):
