@@ -23,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console()
+UNLIMITED_EPOCHS = 1000.0  # where the clock ends a run
 
 ModelOption = Annotated[
     str | None,
@@ -128,9 +129,6 @@ def train(
     )
     console.print(f"The model is in {result.folder}. Try:  banyan similarity TEXT OTHER --model {result.folder}",
                   markup=False)  # fmt: skip
-
-
-UNLIMITED_EPOCHS = 1000.0
 
 
 @app.command()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,14 +38,23 @@ def encode(
     """
     if isinstance(texts, str):
         raise ValueError("A list of texts is needed, not one string: encode([text], ...).")
+    with evaluating(model):
+        vectors: list[Any] = [
+            model.get_text_features(**tokenize_batch(texts[start : start + batch_size], model, tokenizer)).pooler_output
+            for start in range(0, len(texts), batch_size)
+        ]
+    return torch.cat(vectors) if vectors else torch.empty(0, model.config.hidden_size, device=model.device)
+
+
+@contextmanager
+def evaluating(model: BanyanModel) -> Iterator[None]:
+    """Evaluation mode inside, the mode of before afterwards, also after an error."""
     was_training = model.training
     model.eval()
-    vectors: list[Any] = [
-        model.get_text_features(**tokenize_batch(texts[start : start + batch_size], model, tokenizer)).pooler_output
-        for start in range(0, len(texts), batch_size)
-    ]
-    model.train(was_training)
-    return torch.cat(vectors) if vectors else torch.empty(0, model.config.hidden_size, device=model.device)
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def tokenize_batch(texts: Sequence[str], model: BanyanModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from .model.modeling_banyan import BanyanModel
 
 BOX = Path(__file__).parent / "english"
+RUN_FILE = "run.json"  # beside a trained model: what its training was asked for; no part of the model
 
 
 def default_model() -> str:
@@ -86,7 +87,7 @@ def pack(source: str | os.PathLike, target: str | os.PathLike) -> int:
     halves = {name: t.to(torch.float16) if t.ndim > 1 else t for name, t in tensors.items()}
     save_file({name: t.contiguous() for name, t in halves.items()}, staging / "model.safetensors", {"format": "pt"})
     for path in source.glob("*.json"):
-        if path.name == "run.json":  # about the run, not the model
+        if path.name == RUN_FILE:
             continue
         content = json.loads(path.read_text(encoding="utf-8"))
         dense = path.name == "tokenizer.json"

@@ -12,7 +12,7 @@ from rich.tree import Tree as RichTree
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .encoding import tokenize_batch
+from .encoding import evaluating, tokenize_batch
 from .model.modeling_banyan import BanyanModel
 from .tokenizer import SPACE
 
@@ -117,12 +117,9 @@ def parse(texts: Sequence[str], model: BanyanModel, tokenizer: PreTrainedTokeniz
         raise ValueError("A list of texts is needed, not one string: parse([text], ...).")
     if not texts:
         return []
-    was_training = model.training
-    model.eval()
     batch = tokenize_batch(texts, model, tokenizer)
-    with torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         merges = model(**batch, output_trees=True).trees  # (B, L-1, 2)
-    model.train(was_training)
     trees = []
     for ids, mask, rows in zip(batch["input_ids"], batch["attention_mask"].bool(), merges.tolist(), strict=True):
         pieces = tokenizer.convert_ids_to_tokens(ids[mask].tolist())

@@ -201,8 +201,7 @@ class BanyanModel(BanyanPreTrainedModel):
         plain = not self.training and not torch.is_grad_enabled() and self.config.pooling == "root"
         if plain and self._use_numba(table.device) and table.dtype == torch.float32:
             assert isinstance(self.compose, Compose)
-            tokens = input_ids[mask].long()
-            self._check_vocabulary(tokens)
+            tokens = self._tokens(input_ids, mask)
             coefficients = self.compose.coefficients(torch.float32)
             roots = numba_backend.encode(table, tokens, offsets, coefficients, structure=self.config.structure)
             return BanyanModelOutput(pooler_output=self._or_neutral(roots, offsets))
@@ -225,8 +224,7 @@ class BanyanModel(BanyanPreTrainedModel):
             (n_leaves, D).
         """
         mask, offsets = self._sentences(input_ids, attention_mask, None)
-        tokens = input_ids[mask].long()  # (T,)
-        self._check_vocabulary(tokens)
+        tokens = self._tokens(input_ids, mask)
         if self.config.entangled:
             leaf_tokens, token_leaf = torch.unique(tokens, return_inverse=True)
             identity = leaf_tokens
@@ -362,18 +360,19 @@ class BanyanModel(BanyanPreTrainedModel):
         if input_ids is None:
             starts = torch.repeat_interleave(offsets[:-1], offsets.diff())  # (T,)
             return self._compute_dtype(inputs_embeds[mask]), place if self.training else place - starts  # type: ignore[index]
-        tokens = input_ids[mask].long()
-        self._check_vocabulary(tokens)
+        tokens = self._tokens(input_ids, mask)
         return self._compute_dtype(self.embeddings(tokens)), place if self.training else tokens
 
-    def _check_vocabulary(self, tokens: Tensor) -> None:
-        size = self.embeddings.num_embeddings
+    def _tokens(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """Ids of the batch's tokens (T,) int64, all inside the vocabulary."""
+        tokens, size = input_ids[mask].long(), self.embeddings.num_embeddings
         if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < size):
             bad = tokens[(tokens < 0) | (tokens >= size)][0].item()
             raise ValueError(
                 f"input_ids holds {bad} but the token table has {size} rows (vocab_size): were these ids made by "
                 "another model's tokenizer?"
             )
+        return tokens
 
     def _pool(self, graph: EntangledGraph, up: Tensor) -> Tensor:
         """One vector per sentence, (B, D)."""

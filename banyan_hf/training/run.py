@@ -14,11 +14,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from ..evaluation.sts import read_pairs
 from ..model.modeling_banyan import BanyanForPreTraining
+from ..persistence import RUN_FILE
 from ..tokenizer import convert_sentencepiece, train_tokenizer
 from .corpus import Corpus, batches, check_sources, load_texts, tokenize
 from .recipe import Recipe
-
-RUN_FILE = "run.json"
 
 
 @dataclass(frozen=True)
