@@ -166,7 +166,7 @@ def attach(
 @app.command()
 def report(
     space: Annotated[str, typer.Argument(help="Space: folder or Hub name.")],
-    encoders: Annotated[list[str], typer.Argument(help="Two or more encoders: path, Hub name or name=path.")],
+    encoders: Annotated[list[str], typer.Argument(help="One or more encoders: path, Hub name or name=path.")],
     texts: Annotated[Path, typer.Option(help="Held-out texts, one a line (may be .gz).")],
     output: Annotated[Optional[Path], typer.Option(help="JSON file.")] = None,  # noqa: UP045
     chart: Annotated[Optional[Path], typer.Option(help="Image file (.png, .svg, .pdf).")] = None,  # noqa: UP045
@@ -185,6 +185,8 @@ def report(
     from relrep_hf.space import RelativeSpace
 
     with _errors():
+        if chart is not None and len(encoders) == 1:  # said before the work, not after it
+            raise ValueError("--chart shows pairs of encoders, but only one was given; name another, or leave it out.")
         result = retention_report(
             RelativeSpace.from_pretrained(space),
             load_encoders(encoders, trust=trust_remote_code),

@@ -1,4 +1,8 @@
-"""The retention report: what a space keeps on held-out pairs, beside every closed form, with intervals."""
+"""The retention report: what a space keeps, beside every closed form, with intervals.
+
+Two questions, asked apart. *Alignment*: do encoders agree on held-out pairs, and does a head travel between them?
+*Information*: what does one encoder lose by going through the space at all? The second needs one encoder only.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +115,48 @@ def task_record(
     }
 
 
+def alone_record(
+    absolute: ArrayLike,
+    relative: ArrayLike,
+    labels: Sequence[Any],
+    *,
+    test_absolute: ArrayLike,
+    test_relative: ArrayLike,
+    test_labels: Sequence[Any],
+    head: Any = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What the features of one encoder lose in the space: the same kind of head on absolute and on relative vectors.
+
+    Args:
+        absolute: (N, d) training vectors of the encoder.
+        relative: (N, m) the same texts in the space.
+        labels: N labels.
+        test_absolute: (n, d).
+        test_relative: (n, m).
+        test_labels: n labels.
+        head: of the relative vectors, if it was trained already.
+        seed: of the bootstrap.
+
+    Returns:
+        accuracies ``absolute`` and ``relative``, and ``loss_points``, their difference x 100, with 95 % intervals over
+        texts (the loss is paired, so its interval is narrower than theirs).
+
+    >>> x, y = np.random.default_rng(0).normal(size=(2, 60, 3)); labels = (x[:, 0] > 0).tolist()
+    >>> record = alone_record(x, x, labels, test_absolute=y, test_relative=y, test_labels=labels)
+    >>> record["loss_points"]["value"]
+    0.0
+    """
+    truth = np.asarray(test_labels)
+    before = fit_logistic(absolute, labels).predict(unit(test_absolute)) == truth
+    after = (head or fit_logistic(relative, labels)).predict(unit(test_relative)) == truth
+    return {
+        "absolute": mean_interval(before, seed=seed),
+        "relative": mean_interval(after, seed=seed),
+        "loss_points": mean_interval(100 * (before.astype(np.float64) - after), seed=seed),
+    }
+
+
 def retention_report(
     space: RelativeSpace,
     encoders: Encoders,
@@ -124,11 +170,12 @@ def retention_report(
     seed: int = 0,
     show_progress: bool = False,
 ) -> dict[str, Any]:
-    """Measure a space on texts it has not seen, for every ordered pair of encoders.
+    """Measure a space on texts it has not seen: every encoder alone, and every ordered pair of encoders.
 
     Args:
         space: the fitted space.
-        encoders: two or more, whether they were in ``fit`` or not.
+        encoders: one or more, whether they were in ``fit`` or not. One alone has no pairs and no rivals: the report
+            then says only what its own features lose.
         held_out: texts that are in neither ``fit_texts`` nor the support.
         fit_texts: what the rivals learn from; the support if not given.
         tasks: name -> labelled set; a head is trained on each source and run on each target.
@@ -139,15 +186,14 @@ def retention_report(
         show_progress: draw progress bars.
 
     Returns:
-        JSON-ready: ``space``, ``encoders``, ``texts``, ``pairs`` (source, target, methods -> record),
-        ``tasks`` and ``verdict``, sentences that say who wins.
+        JSON-ready: ``space``, ``encoders`` (dimension and effective ranks), ``texts``, ``alone`` (task -> a record an
+        encoder), ``pairs`` (source, target, methods -> record), ``tasks`` and ``verdict``, sentences that say who wins.
 
     Raises:
-        ValueError: fewer than two encoders, or held-out texts that the space was fitted on.
+        ValueError: no encoder, or held-out texts that the space was fitted on.
     """
     models = named(encoders)
-    if len(models) < 2:
-        raise ValueError(f"A report compares encoders, but only {list(models)} was given; name at least two.")
+    rivals = rivals and len(models) > 1  # a rival is another way to align; one encoder has nothing to align with
     held_out, fit_texts = check_texts(held_out), check_texts(fit_texts or space.support)
     seen = set(space.support) | set(fit_texts)
     overlap = sum(text in seen for text in held_out)
@@ -167,7 +213,8 @@ def retention_report(
             for name, model in models.items()
         }
 
-    support, fitted, test = embed(space.support), embed(fit_texts), embed(held_out)
+    support, test = embed(space.support), embed(held_out)
+    fitted = embed(fit_texts) if rivals else {}
     maps = {OURS: {name: space.map_for(support[name], name=name) for name in models}}
     if rivals:
         for label, (selector, similarity) in RIVAL_SPACES.items():
@@ -190,13 +237,24 @@ def retention_report(
             left, right = aligned[source, target][label] = closed_form(fitted[source], fitted[target])
             methods[label] = retrieval_record(left(test[source]), right(test[target]), seed=seed)
         pairs.append({"source": source, "target": target, "methods": methods})
-    task_records = {}
+    task_records, alone_records = {}, {}
     for title, task in (tasks or {}).items():
         train, final = embed(task.train), embed(task.test)
         records: list[dict[str, Any]] = []
         for label, each in maps.items():
             features = {name: (each[name](train[name]), each[name](final[name])) for name in models}
             heads = {name: fit_logistic(x, task.train_labels) for name, (x, _) in features.items()}
+            if label == OURS:
+                alone_records[title] = [
+                    {
+                        "encoder": name,
+                        **alone_record(
+                            train[name], features[name][0], task.train_labels, test_absolute=final[name],
+                            test_relative=features[name][1], test_labels=task.test_labels, head=heads[name], seed=seed,
+                        ),
+                    }
+                    for name in models
+                ]  # fmt: skip
             for source, target in permutations(models, 2):
                 record = task_record(
                     features[source][0], task.train_labels, features[source][1], features[target][1],
@@ -210,29 +268,44 @@ def retention_report(
                     task.test_labels, other_train=right(train[target]), seed=seed,
                 )  # fmt: skip
                 records.append({"method": label, "source": source, "target": target, **record})
-        task_records[title] = records
+        if records:
+            task_records[title] = records
+    sizes = {
+        name: {
+            "dim": int(test[name].shape[1]),
+            "effective_rank": {"absolute": effective_rank(test[name]), "relative": effective_rank(vectors)},
+        }
+        for name, vectors in relative[OURS].items()
+    }
     return {
         "space": {"id": space.id, "anchors": space.anchors, "similarity": space.similarity, "selector": space.selector},
-        "encoders": {name: {"dim": int(test[name].shape[1])} for name in models},
+        "encoders": sizes,
         "texts": {"fit": len(fit_texts), "held_out": len(held_out)},
+        "alone": alone_records,
         "pairs": pairs,
         "tasks": task_records,
-        "verdict": verdict(pairs, task_records),
+        "verdict": verdict(pairs, task_records, alone_records),
     }
 
 
-def verdict(pairs: Sequence[Mapping[str, Any]], tasks: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Say in words how the space stands against its rivals.
+def verdict(
+    pairs: Sequence[Mapping[str, Any]],
+    tasks: Mapping[str, Sequence[Mapping[str, Any]]],
+    alone: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[str]:
+    """Say in words what each encoder loses in the space and how the space stands against its rivals.
 
     Args:
         pairs: as in the report.
         tasks: as in the report.
+        alone: as in the report.
 
     Returns:
-        one sentence a pair and a task.
+        one sentence a pair, a task, and an encoder and task.
 
     >>> record = {"r@1": {"value": 0.5, "low": 0.4, "high": 0.6}}
-    >>> verdict([{"source": "a", "target": "b", "methods": {"this space": record, "cca": {"r@1": {"value": 0.9}}}}], {})
+    >>> methods = {"this space": record, "cca": {"r@1": {"value": 0.9}}}
+    >>> verdict([{"source": "a", "target": "b", "methods": methods}], {}, {})
     ['a -> b: cca wins, R@1 90.0 against 50.0 (40.0 to 60.0) of this space.']
     """
     sentences = []
@@ -260,4 +333,11 @@ def verdict(pairs: Sequence[Mapping[str, Any]], tasks: Mapping[str, Sequence[Map
         best = max(means, key=lambda label: means[label])
         tail = "" if best == OURS else f"; {best} keeps more: {means[best]:.1f} %"
         sentences.append(f"{title}: heads keep {means[OURS]:.1f} % of the target's own accuracy{tail}.")
+    for title, records in alone.items():
+        for record in records:
+            loss, own = record["loss_points"], record["absolute"]["value"]
+            sentences.append(
+                f"{title}: {record['encoder']} alone loses {loss['value']:.1f} points ({loss['low']:.1f} to "
+                f"{loss['high']:.1f}) of {100 * own:.1f} by going through the space."
+            )
     return sentences
