@@ -172,6 +172,10 @@ def test_wrong_input_is_named(encoders, texts) -> None:
         RelativeSpace.fit_embeddings({"a": x}, names, anchors=3, similarity="dot")
     with pytest.raises(ValueError, match="selector must be"):
         RelativeSpace.fit_embeddings({"a": x}, names, anchors=3, selector="best")
+    with pytest.raises(ValueError, match="shrinkage must be None"):
+        RelativeSpace.fit_embeddings({"a": x}, names, anchors=3, shrinkage="ledoit")
+    with pytest.raises(ValueError, match="selector must be"):  # said before a text is encoded
+        own_fit({"a": encoders["s50"]}, ["text \ud800 that cannot be encoded", *texts], selector="best")
     with pytest.raises(ValueError, match="No encoders"):
         own_fit({}, texts)
     with pytest.raises(ValueError, match="one string"):
@@ -188,7 +192,9 @@ def test_wrong_input_is_named(encoders, texts) -> None:
 
 def test_duplicated_texts_count_once(encoders, texts) -> None:
     pair = {name: encoders[name] for name in ("s50", "s24")}
-    assert own_fit(pair, texts[:100] * 3, anchors=5).id == own_fit(pair, texts[:100], anchors=5).id
+    once = own_fit(pair, texts[:100], anchors=5)
+    assert own_fit(pair, texts[:100] * 3, anchors=5).id == once.id
+    assert own_fit(pair, (text for text in texts[:100]), anchors=5).id == once.id  # an iterator is read once
 
 
 def test_same_seed_same_bits(encoders, texts) -> None:
