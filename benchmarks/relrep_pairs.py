@@ -14,7 +14,6 @@ import csv
 import gzip
 import json
 import os
-import random
 import resource
 import time
 from functools import partial
@@ -217,9 +216,8 @@ def part_scifact(bench: Bench, *, documents: int | None) -> None:
     with open(folder / "queries.jsonl", encoding="utf-8") as handle:
         queries = {q["_id"]: q["text"] for q in map(json.loads, handle)}
     keep = list(dict.fromkeys(document for _, document in judged))
-    others = [key for key in corpus if key not in set(keep)]
-    random.Random(0).shuffle(others)
-    keep += others[: None if documents is None else max(0, documents - len(keep))]
+    first = list(corpus)[:documents]
+    keep += [key for key in first if key not in set(keep)]
     asked = list(dict.fromkeys(query for query, _ in judged))
     relevant = np.zeros((len(asked), len(keep)))
     row, column = ({key: n for n, key in enumerate(keys)} for keys in (asked, keep))
@@ -292,7 +290,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="which (default: all, in this order: %(default)s)")
     parser.add_argument("--cache", default=str(ROOT / "results" / "embeddings"), help="folder for embeddings")
     parser.add_argument("--output", type=Path, default=None, help="JSON file; a .md file is written beside it")
-    parser.add_argument("--scifact-documents", type=int, default=None, help="fewer documents (default: all 5,183)")
+    parser.add_argument("--scifact-documents", type=int, default=None, help="judged documents and the first so many")
     arguments = parser.parse_args()
     bench = Bench(arguments.cache)
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, torch {torch.__version__}, {ParamSettings()}")

@@ -276,8 +276,8 @@ class RelativeSpace:
             dim = encoder.get_embedding_dimension() or encoder.encode(self.support[:1]).shape[1]
             if known["dim"] != dim:
                 raise ValueError(
-                    f"{name} has {dim} dimensions, but had {known['dim']} when the space was fitted: it is another model "
-                    "now. Attach it under a new name, and make vectors of the old one anew or translate them."
+                    f"{name} has {dim} dimensions, but had {known['dim']} when the space was fitted: it is another "
+                    "model now. Attach it under a new name, and make vectors of the old one anew or translate them."
                 )
         vectors = EmbeddingCache(cache).embed(
             encoder, self.support, batch_size=batch_size, show_progress=show_progress, name=name or "encoder"
