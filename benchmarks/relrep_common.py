@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 from relrep_hf import EmbeddingCache, RelativeSpace
 from relrep_hf.embedding import encoder_id
 from relrep_hf.metrics import ranks
-from relrep_hf.report import Task
+from relrep_hf.report_tasks import Task
 from relrep_hf.similarity import AffineMap
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -41,7 +41,8 @@ from relrep_hf import ParamSettings, RelativeHead, RelativeSpace, retention_repo
 from relrep_hf.closed_forms import CLOSED_FORMS
 from relrep_hf.embedding import encoder_id
 from relrep_hf.heads import fit_logistic
-from relrep_hf.report import OURS, Task, alone_record
+from relrep_hf.report import OURS
+from relrep_hf.report_tasks import Task, alone_record
 from relrep_hf.similarity import unit
 
 #: Partner of MiniLM-L6 -> bar of R@1, or None where the figure is only reported.

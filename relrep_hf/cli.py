@@ -14,7 +14,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from relrep_hf.report import Task
+    from relrep_hf.report_tasks import Task
 
 app = typer.Typer(
     help="One shared space for any sentence-transformers encoders: fit, attach, report, translate.",
@@ -56,12 +56,12 @@ def read_task(specification: str) -> tuple[str, Task]:
         specification: as on the command line.
 
     Returns:
-        name and ``report.Task``.
+        name and ``report_tasks.Task``.
 
     Raises:
         ValueError: it has another shape.
     """
-    from relrep_hf.report import Task
+    from relrep_hf.report_tasks import Task
 
     name, _, files = specification.partition("=")
     paths = files.split(",")

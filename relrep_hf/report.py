@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rich.progress import track
 
 from relrep_hf.anchors import Selector
-from relrep_hf.closed_forms import CLOSED_FORMS
+from relrep_hf.closed_forms import CLOSED_FORMS, Aligned
 from relrep_hf.embedding import EmbeddingCache, encoder_id
-from relrep_hf.heads import fit_logistic
 from relrep_hf.inputs import Encoders, check_texts, named
 from relrep_hf.metrics import effective_rank, jaccard, mean_interval, paired_distance, ranks
-from relrep_hf.similarity import Similarity, unit
+from relrep_hf.report_tasks import Task, measure_task
+from relrep_hf.similarity import Similarity
 from relrep_hf.space import RelativeSpace
 
 #: Spaces without learning that stand beside the fitted one: label -> (selector, similarity).
@@ -32,22 +32,6 @@ RIVAL_SPACES: dict[str, tuple[Selector, Similarity]] = {
     "random + WIP": ("random", "wip"),
 }
 OURS = "this space"
-
-
-class Task(NamedTuple):
-    """A labelled set.
-
-    Args:
-        train: texts to train the head on.
-        train_labels: their labels.
-        test: texts to measure on.
-        test_labels: their labels.
-    """
-
-    train: Sequence[str]
-    train_labels: Sequence[Any]
-    test: Sequence[str]
-    test_labels: Sequence[Any]
 
 
 def retrieval_record(source: ArrayLike, target: ArrayLike, *, seed: int = 0) -> dict[str, Any]:
@@ -72,88 +56,6 @@ def retrieval_record(source: ArrayLike, target: ArrayLike, *, seed: int = 0) -> 
         "jaccard@10": mean_interval(jaccard(source, target), seed=seed),
         "paired_distance": mean_interval(paired_distance(source, target), seed=seed),
         "effective_rank": effective_rank(source),
-    }
-
-
-def task_record(
-    train: ArrayLike, labels: Sequence[Any], own: ArrayLike, other: ArrayLike, test_labels: Sequence[Any], *,
-    other_head: Any = None, other_train: ArrayLike | None = None, head: Any = None, seed: int = 0,
-) -> dict[str, Any]:  # fmt: skip
-    """Accuracy of a head of one encoder on another's vectors, and what it keeps.
-
-    Args:
-        train: (N, m) training vectors of the source.
-        labels: N labels.
-        own: (n, m) test vectors of the source.
-        other: (n, m) test vectors of the target.
-        test_labels: n labels.
-        other_head: head of the target, if it was trained already.
-        other_train: (N, m) training vectors of the target, if not.
-        head: head of the source, if it was trained already.
-        seed: of the bootstrap.
-
-    Returns:
-        ``source_own``, ``target_own``, ``stitched`` and ``kept_percent`` (stitched / target_own), with intervals.
-    """
-    truth = np.asarray(test_labels)
-    head = head or fit_logistic(train, labels)
-    other_head = other_head or fit_logistic(other_train, labels)  # type: ignore[arg-type]
-    hits = head.predict(unit(other)) == truth
-    best = other_head.predict(unit(other)) == truth
-    rng, draws = np.random.default_rng(seed), 1000
-    rows = rng.integers(len(truth), size=(draws, len(truth)))
-    kept = 100 * hits[rows].mean(axis=1) / np.maximum(best[rows].mean(axis=1), 1e-9)
-    return {
-        "source_own": mean_interval(head.predict(unit(own)) == truth, seed=seed),
-        "target_own": mean_interval(best, seed=seed),
-        "stitched": mean_interval(hits, seed=seed),
-        "kept_percent": {
-            "value": float(100 * hits.mean() / max(best.mean(), 1e-9)),
-            "low": float(np.percentile(kept, 2.5)),
-            "high": float(np.percentile(kept, 97.5)),
-        },
-    }
-
-
-def alone_record(
-    absolute: ArrayLike,
-    relative: ArrayLike,
-    labels: Sequence[Any],
-    *,
-    test_absolute: ArrayLike,
-    test_relative: ArrayLike,
-    test_labels: Sequence[Any],
-    head: Any = None,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """What the features of one encoder lose in the space: the same kind of head on absolute and on relative vectors.
-
-    Args:
-        absolute: (N, d) training vectors of the encoder.
-        relative: (N, m) the same texts in the space.
-        labels: N labels.
-        test_absolute: (n, d).
-        test_relative: (n, m).
-        test_labels: n labels.
-        head: of the relative vectors, if it was trained already.
-        seed: of the bootstrap.
-
-    Returns:
-        accuracies ``absolute`` and ``relative``, and ``loss_points``, their difference x 100, with 95 % intervals over
-        texts (the loss is paired, so its interval is narrower than theirs).
-
-    >>> x, y = np.random.default_rng(0).normal(size=(2, 60, 3)); labels = (x[:, 0] > 0).tolist()
-    >>> record = alone_record(x, x, labels, test_absolute=y, test_relative=y, test_labels=labels)
-    >>> record["loss_points"]["value"]
-    0.0
-    """
-    truth = np.asarray(test_labels)
-    before = fit_logistic(absolute, labels).predict(unit(test_absolute)) == truth
-    after = (head or fit_logistic(relative, labels)).predict(unit(test_relative)) == truth
-    return {
-        "absolute": mean_interval(before, seed=seed),
-        "relative": mean_interval(after, seed=seed),
-        "loss_points": mean_interval(100 * (before.astype(np.float64) - after), seed=seed),
     }
 
 
@@ -216,15 +118,14 @@ def retention_report(
     support, test = embed(space.support), embed(held_out)
     fitted = embed(fit_texts) if rivals else {}
     maps = {OURS: {name: space.map_for(support[name], name=name) for name in models}}
-    if rivals:
-        for label, (selector, similarity) in RIVAL_SPACES.items():
-            rival = RelativeSpace.fit_embeddings(
-                fitted, fit_texts, anchors=min(space.anchors, len(fit_texts)), similarity=similarity,
-                selector=selector, shrinkage=space.shrinkage if similarity == "wip" else None, seed=seed,
-            )  # fmt: skip
-            maps[label] = {name: rival.map_for(fitted[name], name=name) for name in models}
+    for label, (selector, similarity) in RIVAL_SPACES.items() if rivals else ():
+        rival = RelativeSpace.fit_embeddings(
+            fitted, fit_texts, anchors=min(space.anchors, len(fit_texts)), similarity=similarity, selector=selector,
+            shrinkage=space.shrinkage if space.similarity == "wip" else "ledoit-wolf", seed=seed,
+        )  # fmt: skip
+        maps[label] = {name: rival.map_for(fitted[name], name=name) for name in models}
     relative = {label: {name: each[name](test[name]) for name in models} for label, each in maps.items()}
-    aligned: dict[tuple[str, str], dict[str, Any]] = {}
+    aligned: dict[tuple[str, str], dict[str, Aligned]] = {}
     pairs = []
     for source, target in track(
         list(permutations(models, 2)), description="measuring pairs", disable=not show_progress
@@ -239,35 +140,8 @@ def retention_report(
         pairs.append({"source": source, "target": target, "methods": methods})
     task_records, alone_records = {}, {}
     for title, task in (tasks or {}).items():
-        train, final = embed(task.train), embed(task.test)
-        records: list[dict[str, Any]] = []
-        for label, each in maps.items():
-            features = {name: (each[name](train[name]), each[name](final[name])) for name in models}
-            heads = {name: fit_logistic(x, task.train_labels) for name, (x, _) in features.items()}
-            if label == OURS:
-                alone_records[title] = [
-                    {
-                        "encoder": name,
-                        **alone_record(
-                            train[name], features[name][0], task.train_labels, test_absolute=final[name],
-                            test_relative=features[name][1], test_labels=task.test_labels, head=heads[name], seed=seed,
-                        ),
-                    }
-                    for name in models
-                ]  # fmt: skip
-            for source, target in permutations(models, 2):
-                record = task_record(
-                    features[source][0], task.train_labels, features[source][1], features[target][1],
-                    task.test_labels, head=heads[source], other_head=heads[target], seed=seed,
-                )  # fmt: skip
-                records.append({"method": label, "source": source, "target": target, **record})
-        for (source, target), forms in aligned.items():
-            for label, (left, right) in forms.items():
-                record = task_record(
-                    left(train[source]), task.train_labels, left(final[source]), right(final[target]),
-                    task.test_labels, other_train=right(train[target]), seed=seed,
-                )  # fmt: skip
-                records.append({"method": label, "source": source, "target": target, **record})
+        vectors = embed(task.train), embed(task.test)
+        alone_records[title], records = measure_task(task, *vectors, maps=maps, aligned=aligned, own=OURS, seed=seed)
         if records:
             task_records[title] = records
     sizes = {

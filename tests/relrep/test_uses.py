@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from relrep_hf import RelativeHead, RelativeSpace, retention_report, space_id, stitch
 from relrep_hf.cli import app
 from relrep_hf.metrics import ranks
-from relrep_hf.report import RIVAL_SPACES, Task
+from relrep_hf.report import RIVAL_SPACES
+from relrep_hf.report_tasks import Task
 from relrep_hf.report_view import chart, tables
 from relrep_hf.similarity import unit
 
@@ -185,6 +186,15 @@ def test_report_refuses_texts_it_was_fitted_on(report_inputs) -> None:
     space, pair, held_out, _ = report_inputs
     with pytest.raises(ValueError, match="1 of 3 held-out texts were used in fitting"):
         retention_report(space, pair, [space.support[0], *held_out[:2]])
+
+
+def test_report_of_a_cosine_space_with_fewer_texts_than_dimensions(report_inputs, texts) -> None:
+    _, pair, held_out, _ = report_inputs
+    space = RelativeSpace.fit(pair, texts[:40], anchors=10, similarity="cosine", selector="random", show_progress=False)
+    report = retention_report(
+        space, pair, held_out[:60]
+    )  # its WIP rival has to shrink, though this space has no shrinkage
+    assert "random + WIP" in report["pairs"][0]["methods"]
 
 
 def test_report_of_one_encoder(report_inputs, tmp_path) -> None:
