@@ -30,7 +30,6 @@ from relrep_common import (
     Bench,
     found_both_ways,
     read_results,
-    tasks,
     write_results,
 )  # fmt: skip
 from sentence_transformers import SentenceTransformer
@@ -56,10 +55,11 @@ def part_time(bench: Bench) -> None:
     pair = ("MiniLM-L6", "USE")
     ready = {name: bench.embed(name, bench.fit_texts) for name in pair}
     wall, cpu = time.perf_counter(), time.process_time()
-    space = RelativeSpace.fit_embeddings(ready, bench.fit_texts, anchors=300, support=4000)
+    space = RelativeSpace.fit_embeddings(ready, bench.fit_texts, anchors=300, support=len(bench.fit_texts) // 2)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     # One thread, so CPU time is what the clock would show on a machine that does nothing else.
-    print(f"fit of two encoders, m = 300, K = 4,000, ready embeddings: {cpu:.1f} CPU seconds, {wall:.1f} by the clock")
+    size = f"m = {space.anchors}, K = {len(space.support):,}, ready embeddings"
+    print(f"fit of two encoders, {size}: {cpu:.1f} CPU seconds, {wall:.1f} by the clock")
     bench.check("fit of two encoders, CPU seconds", cpu, 15, least=False, form="{:.1f}")
     bench.embed("MiniLM-L3", space.support)
     wall, cpu = time.perf_counter(), time.process_time()
@@ -106,7 +106,7 @@ def part_late(bench: Bench) -> None:
 
 def alone(bench: Bench, title: str) -> None:
     """A head on relative against a head on absolute vectors of the same encoder."""
-    task = tasks()[title]
+    task = bench.tasks[title]
     truth = np.asarray(task.test_labels)
     for name in THREE:
         before = [bench.embed(name, list(part)) for part in (task.train, task.test)]
@@ -131,14 +131,14 @@ def head(bench: Bench, space: RelativeSpace, name: str, title: str) -> LogisticR
     """Head of one encoder in one space, its strength chosen on that encoder alone; trained once."""
     key = (space.id, name, title)
     if key not in HEADS:
-        task = tasks()[title]
+        task = bench.tasks[title]
         HEADS[key] = fit_logistic(bench.relative(space, name, list(task.train)), task.train_labels)
     return HEADS[key]
 
 
 def stitched(bench: Bench, choose, title: str, *, centre: bool = False) -> tuple[float, str]:
     """Mean kept % over the six ordered pairs, and the accuracies behind it."""
-    task, shares, parts = tasks()[title], [], []
+    task, shares, parts = bench.tasks[title], [], []
     truth = np.asarray(task.test_labels)
     for source, target in permutations(THREE, 2):
         space = choose(*sorted((source, target), key=THREE.index))
@@ -156,7 +156,7 @@ def stitched(bench: Bench, choose, title: str, *, centre: bool = False) -> tuple
 
 
 def part_task(bench: Bench, *, title: str) -> None:
-    task = tasks()[title]
+    task = bench.tasks[title]
     alone(bench, title)
     # Why TREC keeps less: questions are another domain. With the unlabelled training texts in the support it is not.
     more = tuple(text for text in task.train if text not in set(task.test))
@@ -201,6 +201,8 @@ def part_sparse(bench: Bench) -> None:
     for pair in (("MiniLM-L6", "USE"), ("MiniLM-L6", "GloVe-SIF")):
         full = bench.space(pair)
         for top_k in (None, 4000, 2000, 1000, 300):
+            if top_k is not None and top_k > len(full.support):
+                continue
             space = full if top_k is None else full.sparsified(top_k)
             figures = found_both_ways(*(bench.relative(space, name, bench.held_out) for name in pair))
             kept = "all" if top_k is None else f"{top_k:,}"
@@ -292,8 +294,9 @@ def main() -> None:
     parser.add_argument("--cache", default=str(ROOT / "results" / "embeddings"), help="folder for embeddings")
     parser.add_argument("--output", type=Path, default=None, help="JSON file; a .md file is written beside it")
     parser.add_argument("--scifact-documents", type=int, default=None, help="judged documents and the first so many")
+    parser.add_argument("--small", action="store_true", help="few texts, to see that all runs; figures mean nothing")
     arguments = parser.parse_args()
-    bench = Bench(arguments.cache)
+    bench = Bench(arguments.cache, small=arguments.small)
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, torch {torch.__version__}, {ParamSettings()}")
     bars = []
     for name in arguments.parts.split(","):
