@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,10 @@ class RelativeSpace:
             raise ValueError(f"mixing has shape {self.mixing.shape}, but there are {len(self.support)} support texts.")
         if self.mixing.min() < 0 or not np.allclose(self.mixing.sum(axis=1), 1, atol=1e-4):
             raise ValueError("mixing must be row-stochastic: weights >= 0 that sum to 1 in every row.")
+        # The id is computed once, so what it stands for must not change: a copy of our own, read-only.
+        mixing = np.array(self.mixing, dtype=np.float32)
+        mixing.setflags(write=False)
+        object.__setattr__(self, "mixing", mixing)
 
     def __eq__(self, other: object) -> bool:
         """Two spaces are equal if their vectors may be compared."""
@@ -69,7 +74,7 @@ class RelativeSpace:
         """Number of anchors m, the dimensions of relative vectors."""
         return len(self.mixing)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Content hash of all that decides relative coordinates: 16 hexadecimal digits."""
         head = [FORMAT_VERSION, texts_hash(self.support), self.similarity, self.shrinkage, list(self.mixing.shape)]

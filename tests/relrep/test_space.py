@@ -208,6 +208,17 @@ def test_same_seed_same_bits(encoders, texts) -> None:
     assert own_fit(pair, texts[:200], anchors=10, seed=1).id != first.id
 
 
+def test_id_stands_for_content_that_cannot_change() -> None:
+    mixing = np.full((2, 4), 0.25, np.float32)
+    space = RelativeSpace(["a", "b", "c", "d"], mixing)
+    identity = space.id
+    mixing[0] = [1, 0, 0, 0]  # the caller's array is not the space's
+    assert space.id == identity == RelativeSpace(["a", "b", "c", "d"], np.full((2, 4), 0.25)).id
+    with pytest.raises(ValueError, match="read-only"):
+        space.mixing[0, 0] = 1
+    assert RelativeSpace(["a", "b", "c", "d"], mixing).id != identity
+
+
 def test_dimension_changed_since_the_fit(space, encoders) -> None:
     with pytest.raises(ValueError, match="s50 has 24 dimensions, but had 50"):
         space.attach(encoders["s24"], name="s50")
