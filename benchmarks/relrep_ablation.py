@@ -8,6 +8,10 @@ uses. Needs what relrep_pairs.py needs. Prints a Markdown table; it is kept in r
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
+
 import argparse
 import time
 from pathlib import Path

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 import gzip
 import json
-import os
 import random
 import sys
 from dataclasses import dataclass, field
@@ -21,7 +25,6 @@ from relrep_hf.metrics import ranks
 from relrep_hf.report_tasks import Task
 from relrep_hf.similarity import AffineMap
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("BANYAN_HF_DATA", ROOT.parent / "shared" / "data"))
 ENCODERS = Path(os.environ.get("BANYAN_HF_ENCODERS", "encoders"))

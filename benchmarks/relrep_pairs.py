@@ -9,11 +9,14 @@ play no part in any choice. The file beside the JSON (.md) lists each bar and wh
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
+
 import argparse
 import csv
 import gzip
 import json
-import os
 import resource
 import time
 from functools import partial
