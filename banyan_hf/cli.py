@@ -64,9 +64,6 @@ def train(
         int | None,
         typer.Option(help="Sampled tokens each target is told from; 0: the whole vocabulary (slower)."),
     ] = None,
-    subsample: Annotated[
-        float | None, typer.Option(help="Thin out tokens more frequent than this share of the text; 0: keep all.")
-    ] = None,
     dropout: Annotated[float | None, typer.Option(help="At leaves, nodes and messages.")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Leave out shorter sentences.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Leave out longer sentences.")] = None,
@@ -100,7 +97,6 @@ def train(
         batch_size=batch_size,
         learning_rate=learning_rate,
         num_negatives=negatives or None,
-        subsample=subsample or None,
         dropout=dropout,
         min_tokens=min_tokens,
         max_tokens=max_tokens,
@@ -108,8 +104,6 @@ def train(
     )
     if negatives == 0:
         plan = replace(plan, num_negatives=None)
-    if subsample == 0:
-        plan = replace(plan, subsample=None)
     if max_minutes is not None and epochs is None:
         plan = replace(plan, epochs=UNLIMITED_EPOCHS)
     result = run(

@@ -436,6 +436,7 @@ class BanyanForPreTraining(BanyanPreTrainedModel):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        negatives: Tensor | None = None,
         output_logits: bool = False,
         return_loss: bool = True,
         return_dict: bool | None = None,
@@ -444,6 +445,8 @@ class BanyanForPreTraining(BanyanPreTrainedModel):
 
         Args:
             input_ids, attention_mask: as in `BanyanModel.forward`.
+            negatives: (M,) int64, the tokens that targets are told from in training; see `sampled_cross_entropy`.
+                Default: `config.num_negatives` different ones, uniformly drawn.
             output_logits: also return the scores at the leaves, over the whole vocabulary: (n_leaves, V).
             return_loss: `Trainer` reads this name to know that the model makes its own loss.
             return_dict: `False` for a plain tuple.
@@ -454,17 +457,18 @@ class BanyanForPreTraining(BanyanPreTrainedModel):
         wanted = "nodes" if self.lm_head is None else "leaves"
         graph, up, down = self.banyan.entangle(input_ids, attention_mask, down=wanted)
         hidden, targets = down[: graph.n_leaves].to(self.dtype), graph.leaf_tokens
-        loss = self._loss(hidden, targets, up, down) if return_loss else None
+        loss = self._loss(hidden, targets, up, down, negatives) if return_loss else None
         logits = self.lm_head(hidden) if output_logits and self.lm_head is not None else None
         output = BanyanForPreTrainingOutput(loss=loss, logits=logits, leaf_tokens=targets)
         use_dict = self.config.return_dict if return_dict is None else return_dict
         return output if use_dict else output.to_tuple()
 
-    def _loss(self, hidden: Tensor, targets: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def _loss(self, hidden: Tensor, targets: Tensor, up: Tensor, down: Tensor, negatives: Tensor | None) -> Tensor:
         if self.lm_head is None:
             return contrastive(up, down, temperature=self.config.temperature)
         weight, bias = self.lm_head.weight, self.lm_head.bias
         if self.training and self.config.num_negatives is not None:
-            negatives = torch.randperm(len(weight), device="cpu")[: self.config.num_negatives].to(weight.device)
-            return sampled_cross_entropy(hidden, weight, bias, targets, negatives)
+            if negatives is None:
+                negatives = torch.randperm(len(weight), device="cpu")[: self.config.num_negatives]
+            return sampled_cross_entropy(hidden, weight, bias, targets, negatives.to(weight.device))
         return cross_entropy(hidden, weight, bias, targets)
