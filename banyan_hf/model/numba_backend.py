@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from . import kernels
 from .counter_dropout import CounterDropout, leaf_keys
 from .graph import EntangledGraph
+from .kernels import BLOCK, STRUCTURES
 
 
 def _dropout_arguments(dropout: CounterDropout | None, dtype: torch.dtype) -> Callable[[int | slice], tuple[Any, ...]]:
@@ -72,7 +73,7 @@ def induce(
     stream, threshold, scale = _dropout_arguments(mask, torch.float32)(0)[1:]
     n_nodes = kernels.induce(
         values.numpy(), _unsigned(keys), n_leaves, token_leaf.numpy(), offsets.numpy(),
-        *(c.numpy() for c in coefficients), share, kernels.STRUCTURES[structure], stream, threshold, scale,
+        *(c.numpy() for c in coefficients), share, STRUCTURES[structure], stream, threshold, scale,
         left.numpy(), right.numpy(), roots.numpy(),
     )  # fmt: skip
     graph = EntangledGraph(
@@ -100,7 +101,7 @@ def encode(
     vectors = torch.empty(len(offsets) - 1, table.shape[1])
     kernels.encode(
         table.detach().numpy(), tokens.numpy(), offsets.numpy(), *(c.detach().numpy() for c in coefficients),
-        kernels.STRUCTURES[structure], vectors.numpy(),
+        STRUCTURES[structure], vectors.numpy(),
     )  # fmt: skip
     return vectors
 
@@ -194,8 +195,8 @@ class EntangledPass(torch.autograd.Function):
 def _share_coordinates(kernel: Any, values: Tensor, *arguments: Any) -> None:
     """Run a pass on slices of the coordinates, one per thread that torch may use; small batches on one."""
     n_nodes, size = values.shape
-    slices = max(1, min(torch.get_num_threads(), size // kernels.BLOCK)) if n_nodes * size > 1 << 18 else 1
-    width = -(-size // slices // kernels.BLOCK) * kernels.BLOCK
+    slices = max(1, min(torch.get_num_threads(), size // BLOCK)) if n_nodes * size > 1 << 18 else 1
+    width = -(-size // slices // BLOCK) * BLOCK
     bounds = [(first, min(first + width, size)) for first in range(0, size, width)]
     if len(bounds) == 1:
         kernel(0, size, *arguments)
