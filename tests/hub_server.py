@@ -225,6 +225,10 @@ class Handler(BaseHTTPRequestHandler):
         del self.hub.repos[name]
         return ()
 
+    @route("GET", "/api/agent-harnesses")
+    def agent_harnesses(self):
+        return ({"standardEnvVars": [], "harnesses": {}},)
+
     @route("POST", "/api/validate-yaml")
     def validate(self):
         errors = metadata_errors(self.json()["content"])
