@@ -35,55 +35,53 @@ DEFAULTS = (
 
 @dataclass(frozen=True)
 class Results:
-    """Scores of one model, one for each task.
+    """Scores of one model.
 
     Args:
         label: what a table calls the model.
-        records: what was read; each has at least `task`, `metric` and `score`.
+        tasks: name -> what the manifest of an evaluation says about it: suite, type, main_score, data, score.
     """
 
     label: str
-    records: list[dict[str, Any]]
+    tasks: dict[str, dict[str, Any]]
 
     @classmethod
     def read(cls, specification: str) -> Results:
-        """Read a folder of result files, one JSON a task, as `banyan evaluate --output` writes them.
+        """Read the folder that `banyan evaluate --output` made for one model.
 
         Args:
             specification: `folder`, or `label=folder`.
 
         Raises:
-            ValueError: there is no result in the folder, or one is not what it should be.
+            ValueError: there is no manifest in the folder, a task failed, or the file is damaged.
         """
         label, _, name = specification.rpartition("=")
-        folder = Path(name)
-        records = []
-        for path in sorted(folder.glob("*.json")):
-            try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise ValueError(f"{path} is not JSON ({error}).") from error
-            if not isinstance(record, dict) or "task" not in record:
-                continue  # a manifest, a table
-            if not isinstance(record.get("score"), int | float) or not isinstance(record.get("metric"), str):
-                raise ValueError(f"{path} has no number `score` and no name `metric`: it is no result of an evaluation.")
-            records.append(record)
-        if not records:
-            raise ValueError(f"{folder} holds no results. Make them with: banyan evaluate MODEL --output {folder}")
-        return cls(label or folder.resolve().name, records)
+        path = Path(name, "manifest.json")
+        if not path.is_file():
+            raise ValueError(f"{name} holds no {path.name}. Make one with: banyan evaluate MODEL --suite english; then "
+                             "give the model's own folder in it.")  # fmt: skip
+        try:
+            tasks = json.loads(path.read_text(encoding="utf-8"))["tasks"]
+            scores = {task: float(record["score"]) for task, record in tasks.items() if record["score"] is not None}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no manifest of an evaluation ({error!r}).") from error
+        if failed := sorted(set(tasks) - set(scores)) or (not tasks and ["all"]):
+            raise ValueError(f"{path} has no score of {', '.join(failed)}. Run the evaluation again with --resume.")
+        return cls(label or Path(name).resolve().name, tasks)
 
     def model_index(self) -> list[EvalResult]:
-        """The scores as the Hub's metadata wants them, x 100, with two digits."""
+        """The scores as the Hub's metadata wants them, with two digits."""
         return [
             EvalResult(
-                task_type=record.get("type", "STS"),
-                dataset_type=record.get("dataset", record["task"]),
-                dataset_name=record["task"],
-                dataset_split=record.get("split", "test"),
-                metric_type=record["metric"],
-                metric_value=round(float(record["score"]), 2),
+                task_type=task["type"],
+                dataset_type=task["data"]["path"],
+                dataset_revision=task["data"].get("revision"),
+                dataset_name=name,
+                dataset_split="test",
+                metric_type=task["main_score"],
+                metric_value=round(float(task["score"]), 2),
             )
-            for record in self.records
+            for name, task in self.tasks.items()
         ]
 
 
@@ -141,17 +139,20 @@ def banyan_card(
 
 
 def score_table(results: Sequence[Results]) -> str:
-    """Markdown: a column for each task of the first results, a row for each label, the mean at the end."""
-    if not results:
-        return ""
-    tasks = {record["task"]: record["metric"] for record in results[0].records}
+    """Markdown: for each suite of the first results a table, with a row for each label and the mean at the end."""
+    suites: dict[str, list[str]] = {}
+    for name, task in results[0].tasks.items() if results else ():
+        suites.setdefault(task["suite"], []).append(name)
+    return "\n\n".join(_suite_table(tasks, results) for tasks in suites.values())
+
+
+def _suite_table(tasks: Sequence[str], results: Sequence[Results]) -> str:
     lines = [f"| model | {' | '.join(tasks)} | mean |", "|---|" + "---|" * (len(tasks) + 1)]
     for row in results:
-        scores = {record["task"]: float(record["score"]) for record in row.records}
-        if missing := [task for task in tasks if task not in scores]:
-            raise ValueError(f"{row.label} has no score for {', '.join(missing)}, which {results[0].label} has.")
-        values = [scores[task] for task in tasks]
-        lines.append(f"| {row.label} | {' | '.join(f'{v:.2f}' for v in [*values, sum(values) / len(values)])} |")
+        if missing := [task for task in tasks if task not in row.tasks]:
+            raise ValueError(f"{row.label} has no score of {', '.join(missing)}, which {results[0].label} has.")
+        scores = [float(row.tasks[task]["score"]) for task in tasks]
+        lines.append(f"| {row.label} | {' | '.join(f'{v:.2f}' for v in [*scores, sum(scores) / len(scores)])} |")
     return "\n".join(lines)
 
 
