@@ -32,15 +32,16 @@ class Probe(AbsTask):
     ) -> Mapping[str, Any]:
         def features(rows: Dataset) -> np.ndarray:
             columns = ["text"] if "text" in rows.column_names else ["sentence1", "sentence2"]
+            texts = [rows.select_columns(column).rename_columns({column: "text"}) for column in columns]
             encoded = [
                 model.encode(
-                    DataLoader(Dataset.from_dict({"text": rows[column]}), batch_size=encode_kwargs["batch_size"]),
+                    DataLoader(column, batch_size=encode_kwargs["batch_size"]),
                     task_metadata=self.metadata,
                     hf_split=hf_split,
                     hf_subset=hf_subset,
                     **encode_kwargs,
                 )
-                for column in columns
+                for column in texts
             ]
             return pair_features(*encoded) if len(encoded) == 2 else np.asarray(encoded[0])
 

@@ -23,7 +23,6 @@ from typing import Any
 import mteb
 from huggingface_hub import snapshot_download
 from mteb.results import TaskResult
-from mteb.types import EncodeKwargs
 from sentence_transformers import SentenceTransformer
 
 from ..persistence import RUN_FILE, check_name
@@ -72,15 +71,14 @@ def evaluate(
     """
     check_name(model)
     encoder = SentenceTransformer(model, trust_remote_code=trust_remote_code)
-    identity = model_hash(model)
-    folder = Path(output) / f"{label(model)}-{identity[:8]}"
+    folder = result_folder(model, output)
     there = [entry.name for entry in entries if (folder / f"{entry.name}.json").exists()]
     if there and not resume:
         raise ValueError(
             f"{folder} already holds results of {', '.join(there)}. Add --resume to keep them, or change --output."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = _manifest(folder, model, identity)
+    manifest = _manifest(folder, model)
 
     scores: Scores = {}
     for entry in entries:
@@ -115,6 +113,11 @@ def evaluate(
         _write_json(folder / MANIFEST, {**manifest, **_environment()})
     write_report(Path(output))
     return scores
+
+
+def result_folder(model: str, output: str | os.PathLike) -> Path:
+    """Where the results of a model go: its name and the hash of its files, so that no two models can share scores."""
+    return Path(output) / f"{label(model)}-{model_hash(model)[:8]}"
 
 
 def label(model: str) -> str:
@@ -157,7 +160,7 @@ def _run(encoder: SentenceTransformer, entry: Entry) -> TaskResult:
             entry.task,
             cache=None,
             co2_tracker=False,
-            encode_kwargs=EncodeKwargs(batch_size=BATCH_SIZE, show_progress_bar=bars),
+            encode_kwargs={"batch_size": BATCH_SIZE, "show_progress_bar": bars},  # type: ignore[arg-type]
             show_progress_bar=False,
         )
     return results.task_results[0]
@@ -173,12 +176,12 @@ def _kept(path: Path, entry: Entry) -> TaskResult | None:
     return result if same else None
 
 
-def _manifest(folder: Path, model: str, identity: str) -> dict[str, Any]:
+def _manifest(folder: Path, model: str) -> dict[str, Any]:
     try:
         tasks = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["tasks"]
     except (OSError, ValueError, KeyError):
         tasks = {}
-    return {"model": model, "model_hash": identity, "tasks": tasks}
+    return {"model": model, "model_hash": model_hash(model), "tasks": tasks}
 
 
 def _environment() -> dict[str, Any]:
