@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -41,7 +39,8 @@ def train(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the model; must not hold one already.")],
     recipe: Annotated[
-        str, typer.Option(help="'default', 'paper', or a .yaml file. Options below change it.")
+        str,
+        typer.Option(help="'default', 'lang' (also for little text), 'paper', or a .yaml file."),
     ] = "default",
     epochs: Annotated[float | None, typer.Option(help="Passes over the text.")] = None,
     max_minutes: Annotated[
@@ -111,7 +110,7 @@ def train(
     if subsample == 0:
         plan = replace(plan, subsample=None)
     if max_minutes is not None and epochs is None:
-        plan = replace(plan, epochs=UNLIMITED_EPOCHS)
+        plan = replace(plan, epochs=UNLIMITED_EPOCHS, steps=None)
     result = run(
         text,
         output,
@@ -186,31 +185,58 @@ def parse(
 @app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(help="Folder or Hub name of any sentence-transformers model.")],
-    files: Annotated[list[Path], typer.Argument(help="CSV files with the columns sent1, sent2, score.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the scores here, as JSON.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Your own CSV files: sent1, sent2, score.")] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="english, lexical, retrieval, classification, semrel, or mteb:Task,Task. May be given again."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with eval/, retrieval/, classification/: score on its files, not on the Hub's tasks."
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of results; may hold other models'.")] = Path(
+        "results"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what is scored already; run what is missing.")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that the model brings along.")
+    ] = False,
 ) -> None:
-    """Score a model on sentence pairs: Spearman x 100 of cosine against human scores.
+    """Score any sentence encoder with MTEB: a JSON file per task, one table and one chart of all models in the folder.
 
-    [bold]Example:[/]  banyan evaluate my-model sts12.csv sts13.csv
+    [bold]Example:[/]  banyan evaluate my-model --suite english --data ../shared/data --output results
+
+    Your own pairs, Spearman x 100:  banyan evaluate my-model pairs.csv
     """
-    from .evaluation.sts import read_pairs, spearman
+    try:
+        from .evaluation.runner import evaluate as run
+        from .evaluation.suites import entries, file_entries
+    except ModuleNotFoundError as error:
+        raise ImportError("Scoring needs MTEB: pip install 'banyan-hf[eval]'") from error
 
-    pairs = {path.stem: read_pairs(path) for path in files}  # all files are read before the first is scored
-    encoder = _sentence_transformer(model)
-
-    def vectors(texts: list[str]) -> Any:
-        return encoder.encode(texts, convert_to_tensor=True, batch_size=256)
-
-    scores = {name: spearman(vectors, data) for name, data in pairs.items()}
-    mean = sum(scores.values()) / len(scores)
-    table = Table("", Column("Spearman x 100", justify="right"))  # a row each: many columns fit no terminal
-    for name, score in scores.items():
-        table.add_row(name, f"{score:.2f}")
-    table.add_section()
-    table.add_row("mean", f"{mean:.2f}")
-    console.print(table)
-    if output is not None:
-        output.write_text(json.dumps({"model": model, "spearman": scores, "mean": mean}, indent=2) + "\n")
+    if bool(files) == bool(suite):
+        raise ValueError("Name either your own CSV files or a --suite, for example: --suite english --data FOLDER.")
+    # All local files are read before the model is opened.
+    rows = entries(suite, data) if suite else file_entries(files or [])
+    scores = run(
+        model,
+        rows,
+        output,
+        resume=resume,
+        trust_remote_code=trust_remote_code,
+        say=lambda line: console.print(line, markup=False, highlight=False),
+    )
+    if failed := [name for name, score in scores.items() if score is None]:
+        raise ValueError(f"{len(failed)} of {len(rows)} tasks failed: {', '.join(failed)}. The others are in {output}.")
+    for section in dict.fromkeys(row.suite for row in rows):
+        found = [scores[row.name] or 0.0 for row in rows if row.suite == section]
+        if len(found) > 1:
+            console.print(f"mean of {section}: {sum(found) / len(found):.2f}", highlight=False)
+    console.print(f"Table and chart: {output / 'table.md'}, {output / 'chart.svg'}", markup=False, highlight=False)
 
 
 @app.command()
