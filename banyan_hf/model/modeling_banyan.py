@@ -100,11 +100,14 @@ class BanyanPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, except that a checkpoint without all tensors of the encoder is refused.
+        """As in transformers, except that pickles and checkpoints without all tensors of the encoder are refused.
 
         A fresh output layer is legal (the encoder alone was saved); a fresh token table or composition is not.
         """
         wanted = kwargs.pop("output_loading_info", False)
+        if kwargs.get("use_safetensors") is False:
+            raise ValueError("use_safetensors=False: a Banyan's weights are read from safetensors and nothing else.")
+        kwargs["use_safetensors"] = True  # transformers would else fall back on pytorch_model.bin
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         model, info = loaded
         if lost := sorted(key for key in info["missing_keys"] if not key.startswith("lm_head.")):
