@@ -1,7 +1,7 @@
 """Model cards: a template filled from what lies in a folder, scores from result files, what people wrote kept.
 
-A template marks the parts that come from files with `<!-- generated: name -->` and `<!-- end -->`. `refresh` renews those
-parts of a card and leaves every other word to its author.
+A template marks the parts that come from files with `<!-- generated: name -->` and `<!-- end -->`. `refresh` renews
+those parts of a card and leaves every other word to its author.
 """
 
 from __future__ import annotations

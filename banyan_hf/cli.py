@@ -262,7 +262,7 @@ CardResults = Annotated[
     list[str] | None,
     typer.Option(
         "--results",
-        help="Folder of `banyan evaluate --output`, or LABEL=FOLDER. The first goes into the metadata, all into a table.",
+        help="A model's folder of `banyan evaluate`, or LABEL=FOLDER. The first goes into the metadata, all in a table.",
     ),
 ]
 
@@ -331,7 +331,9 @@ def card(
 @app.command("mteb-meta")
 def mteb_meta(
     repo: Annotated[str, typer.Argument(help="Name of the model on the Hub: owner/name.")],
-    folder: Annotated[Path | None, typer.Option("--model", help="Its folder.", show_default="the model in the box")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--model", help="Its folder.", show_default="the model in the box")
+    ] = None,
     revision: Annotated[str | None, typer.Option(help="Commit on the Hub.", show_default="the newest")] = None,
     language: Annotated[list[str] | None, typer.Option(help="As MTEB writes it, eng-Latn. May be given again.")] = None,
     license: Annotated[str | None, typer.Option(help="Of the weights, e.g. apache-2.0.")] = None,

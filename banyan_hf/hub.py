@@ -188,7 +188,9 @@ def push(
     api = HfApi(token=token)
     repo = api.create_repo(repo_id, private=private or None, exist_ok=True).repo_id
     if private and not api.model_info(repo).private:
-        raise ValueError(f"{repo} exists and is public, so nothing was uploaded. Make it private in its settings first.")
+        raise ValueError(
+            f"{repo} exists and is public, so nothing was uploaded. Make it private in its settings first."
+        )
     if revision is not None:
         api.create_branch(repo, branch=revision, exist_ok=True)
     operations = [
@@ -285,5 +287,7 @@ def explain(error: Exception) -> str:
     if response is None:
         return f"The Hub cannot be reached ({error}). Nothing was changed there; the same command can be repeated."
     if response.status_code in (401, 403):
-        return "The Hub does not know you or does not let you write there. Log in with `hf auth login`, or set HF_TOKEN."
+        return (
+            "The Hub does not know you or does not let you write there. Log in with `hf auth login`, or set HF_TOKEN."
+        )
     return f"{error} Nothing was changed; the same command can be repeated."

@@ -237,11 +237,13 @@ def push(
     folder: Annotated[Path, typer.Argument(help="A saved space, or a saved model that is attached to one.")],
     repo: Annotated[str, typer.Argument(help="Where to: owner/name.")],
     private: Annotated[bool, typer.Option("--private", help="Nobody else shall see it.")] = False,
-    revision: Annotated[Optional[str], typer.Option(help="Branch; made if it does not exist.")] = None,  # noqa: UP045
+    revision: Annotated[str | None, typer.Option(help="Branch; made if it does not exist.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be uploaded.")] = False,
-    license: Annotated[Optional[str], typer.Option(help="For the card, e.g. apache-2.0.")] = None,  # noqa: UP045
-    language: Annotated[Optional[list[str]], typer.Option(help="ISO 639 code for the card; may be given again.")] = None,  # noqa: UP045
-    base_model: Annotated[Optional[list[str]], typer.Option(help="Encoder on the Hub, for the card; may be given again.")] = None,  # noqa: UP045, E501
+    license: Annotated[str | None, typer.Option(help="For the card, e.g. apache-2.0.")] = None,
+    language: Annotated[list[str] | None, typer.Option(help="ISO 639 code for the card; may be given again.")] = None,
+    base_model: Annotated[
+        list[str] | None, typer.Option(help="Encoder on the Hub, for the card; may be given again.")
+    ] = None,
     replace_card: Annotated[bool, typer.Option("--replace-card", help="Write the card anew.")] = False,
     max_file_size: Annotated[int, typer.Option(help="Refuse files with more megabytes.")] = 2000,
 ) -> None:

@@ -30,8 +30,8 @@ def plan_push(
     """Files and fresh card of a space, or of a model that is attached to one.
 
     Args:
-        folder: what ``RelativeSpace.save`` wrote (``report.json`` and its chart beside it go along), or a saved attached
-            or stitched model.
+        folder: what ``RelativeSpace.save`` wrote (``report.json`` and its chart beside it go along), or a saved
+            attached or stitched model.
         repo_id: ``owner/name``.
         max_file_size: bytes.
         chosen: metadata to set.

@@ -378,9 +378,7 @@ class RelativeSpace:
             plan, card = hub.plan_push(folder, repo_id)
             hub.add_card(plan, card, repo_id, on_hub=hub.card_on_hub(repo_id, revision=revision, token=token))
             message = f"Relative space {self.id}"
-            return hub.push(
-                plan, repo_id, private=bool(private), revision=revision, token=token, message=message
-            )
+            return hub.push(plan, repo_id, private=bool(private), revision=revision, token=token, message=message)
 
     @classmethod
     def from_pretrained(

@@ -1,9 +1,9 @@
-"""A loopback Hub: the part of huggingface.co's protocol that huggingface_hub, transformers and sentence-transformers use
-for models, on 127.0.0.1, in a thread, with everything in memory.
+"""A loopback Hub: the part of huggingface.co's protocol that huggingface_hub, transformers and sentence-transformers
+use for models, on 127.0.0.1, in a thread, with everything in memory.
 
 Covered: create, delete, private, commits (regular and LFS files, deletions, unchanged files), branches, tags, revisions
-by name and by commit, trees, downloads, tokens, validation of a card's metadata. Not covered: Xet, pull requests, spaces,
-data sets. Addresses and error codes are those of huggingface_hub 2.4.
+by name and by commit, trees, downloads, tokens, validation of a card's metadata. Not covered: Xet, pull requests,
+spaces, data sets. Addresses and error codes are those of huggingface_hub 2.4.
 """
 
 from __future__ import annotations
@@ -412,7 +412,9 @@ def metadata_errors(content: str) -> list[str]:
     errors = []
     for key in ("language", "tags", "datasets", "base_model"):
         values = data.get(key)
-        if values is not None and not all(isinstance(v, str) for v in (values if isinstance(values, list) else [values])):
+        if values is not None and not all(
+            isinstance(v, str) for v in (values if isinstance(values, list) else [values])
+        ):
             errors.append(f'"{key}" must be a string or a list of strings')
     languages = data.get("language") or []
     for language in [languages] if isinstance(languages, str) else languages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from hub_server import metadata_errors
@@ -67,7 +68,7 @@ def test_template_with_nothing(trained):
 
 
 def test_suites_get_a_table_each(results):
-    both = json.loads(open(results("a", SCORES) + "/manifest.json").read())["tasks"]
+    both = json.loads(Path(results("a", SCORES), "manifest.json").read_text())["tasks"]
     both["simlex"] = both["sts12"] | {"suite": "lexical", "score": 40.0}
     table = score_table([Results("m", both)])
     assert table.count("| model |") == 2
@@ -98,7 +99,11 @@ class TestRefresh:
         assert str(refresh(str(fresh), fresh, chosen={})) == str(fresh)
 
     def test_keeps_words_and_renews_figures(self, fresh, trained, results):
-        text = str(fresh).replace("## Limits", "## Limits\n\n- Mine.").replace("library_name:", "license: mit\nlibrary_name:")
+        text = (
+            str(fresh)
+            .replace("## Limits", "## Limits\n\n- Mine.")
+            .replace("library_name:", "license: mit\nlibrary_name:")
+        )
         text = text.replace("- banyan\n", "- mine\n").replace("| vectors | 32", "| vectors | 77")
         newer = banyan_card(
             trained.folder, name="me/x", results=[Results.read(f"root={results('a', {'sts12': 1.0, 'sts13': 3.0})}")],
@@ -122,7 +127,10 @@ class TestRefresh:
     def test_what_was_asked_for_wins(self, fresh, trained):
         text = str(fresh).replace("library_name:", "license: mit\nlibrary_name:")
         asked = {"license": "apache-2.0"}
-        assert refresh(text, banyan_card(trained.folder, name="x", chosen=asked), chosen=asked).data.license == "apache-2.0"
+        assert (
+            refresh(text, banyan_card(trained.folder, name="x", chosen=asked), chosen=asked).data.license
+            == "apache-2.0"
+        )
 
     def test_a_card_without_marks_or_metadata(self, fresh):
         card = refresh("# My own words\n", fresh, chosen={})
@@ -158,7 +166,7 @@ class TestSecondPush:
         assert b"- Written on the Hub." in hub.files("me/x", "next")["README.md"]
 
     def test_replace(self, cli, hub, pushed):
-        code, printed = cli("push", pushed, "me/x", "--replace-card")
+        printed = cli("push", pushed, "me/x", "--replace-card")[1]
         assert "new, from the template" in printed
         assert b"- Written on the Hub." not in hub.files("me/x")["README.md"]
 
@@ -204,8 +212,15 @@ def test_card_of_the_box():
     path = ROOT / "model_cards/banyan-english.md"
     text = path.read_text(encoding="utf-8")
     assert not metadata_errors(text)
-    rows = {"root": "**pure: root**", "mean": "token mean", "root_mean": "root + token mean", "paper": "paper, Banyan (root)"}
-    scores = [Results.read(f"{label}={ROOT / 'model_cards/results/banyan-english' / name}") for name, label in rows.items()]
+    rows = {
+        "root": "**pure: root**",
+        "mean": "token mean",
+        "root_mean": "root + token mean",
+        "paper": "paper, Banyan (root)",
+    }
+    scores = [
+        Results.read(f"{label}={ROOT / 'model_cards/results/banyan-english' / name}") for name, label in rows.items()
+    ]
     fresh = banyan_card(default_model(), name="owner/banyan-english", results=scores)
     assert str(refresh(text, fresh, chosen={})) == text
     assert len(ModelCard(text).data.eval_results) == 6

@@ -120,9 +120,7 @@ def home(tmp_path_factory) -> Path:
 def test_every_door(published, home):
     """With numba, from the Hub."""
     arguments = ("me/stranger", published.commit, json.dumps(TEXTS))
-    found = Stranger(home / "with-numba").run(
-        OPEN + SHOW, *arguments, home=home / "home", endpoint=published.hub.url
-    )
+    found = Stranger(home / "with-numba").run(OPEN + SHOW, *arguments, home=home / "home", endpoint=published.hub.url)
     assert found.pop("kernels")
     assert found.pop("pipeline is last_hidden_state")
     assert found == dict.fromkeys(("AutoModel", "SentenceTransformer", "pinned"), published.digest)

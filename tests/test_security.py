@@ -64,7 +64,13 @@ def test_no_pickle_in_our_code():
 
 
 def test_dangers_are_seen():
-    for line in ("import pickle", "from joblib import load", "torch.load(f)", "np.load(f, allow_pickle=True)", "exec(x)"):
+    for line in (
+        "import pickle",
+        "from joblib import load",
+        "torch.load(f)",
+        "np.load(f, allow_pickle=True)",
+        "exec(x)",
+    ):
         assert dangers(line)
     for line in ("model.eval()", "np.load(f, allow_pickle=False)", "import torch", "'pickle'"):
         assert not dangers(line)
@@ -82,7 +88,14 @@ def bombed(trained, tmp_path) -> tuple[Path, Path]:
     folder, proof = tmp_path / "model", tmp_path / "exploded"
     shutil.copytree(trained.folder, folder, ignore=shutil.ignore_patterns("checkpoints"))
     content = pickle.dumps(Bomb(proof))
-    for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt", "model.pt", "model.pkl", "adapter_model.bin"):
+    for name in (
+        "pytorch_model.bin",
+        "training_args.bin",
+        "optimizer.pt",
+        "model.pt",
+        "model.pkl",
+        "adapter_model.bin",
+    ):
         (folder / name).write_bytes(content)
     torch.save({"x": Bomb(proof)}, folder / "rng_state.pth")
     return folder, proof

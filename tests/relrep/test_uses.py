@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -210,4 +209,3 @@ def test_command_line(encoders, texts, held_out, tmp_path) -> None:
     )
     assert not list(tmp_path.glob("*y*.tmp"))
     assert not list(tmp_path.glob(".y*"))
-
