@@ -262,7 +262,7 @@ CardResults = Annotated[
     list[str] | None,
     typer.Option(
         "--results",
-        help="A model's folder of `banyan evaluate`, or LABEL=FOLDER. The first goes into the metadata, all in a table.",
+        help="A model's folder of `banyan evaluate`, or LABEL=FOLDER. The first go into the metadata too.",
     ),
 ]
 

@@ -37,6 +37,7 @@ os.environ.update(
     HF_HUB_DISABLE_PROGRESS_BARS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false",
 )  # fmt: skip
 
+import datasets
 import torch
 from rich.console import Console
 from sentence_transformers import SentenceTransformer
@@ -83,15 +84,18 @@ DOORS = """
 ATTACH = """
 import hashlib, json, sys
 from sentence_transformers import SentenceTransformer
-import banyan_hf
 from relrep_hf import RelativeSpace, space_id, stitch
+from relrep_hf.hub import add_card, plan_push, push
 
 space_name, query_name, document_name, stitched_name = sys.argv[1:5]
 query, documents = json.loads(sys.argv[5])
 space = RelativeSpace.from_pretrained(space_name)
 encoders = [SentenceTransformer(name, device="cpu") for name in (query_name, document_name)]
 model = stitch(query=space.attach(encoders[0]), document=space.attach(encoders[1]))
-model.push_to_hub(stitched_name)
+model.save_pretrained("stitched")
+plan, card = plan_push("stitched", stitched_name)  # from here on: what `relrep push` does
+add_card(plan, card, stitched_name)
+push(plan, stitched_name)
 vectors = model.encode_query([query]), model.encode_document(documents)
 scores = model.similarity(*vectors)[0]
 print("SHOW " + json.dumps({
@@ -134,6 +138,7 @@ def main() -> None:
     parser.add_argument("--encoder", help="sentence-transformers model to use as the second encoder")
     arguments = parser.parse_args()
     logging.disable_progress_bar()
+    datasets.disable_progress_bars()
     work, began = Path(WORK.name), time.monotonic()
 
     say("[bold]1. Train[/] and push")
@@ -181,7 +186,7 @@ def main() -> None:
     search = json.dumps([QUERY, documents := texts[-200:-170]])
     done = subprocess.run(
         [sys.executable, "-c", ATTACH, "me/space", "me/first", "me/second", "me/stitched", search],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=work, check=False,
     )  # fmt: skip
     if done.returncode:
         sys.exit(done.stderr[-3000:])
