@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
-from huggingface_hub.errors import EntryNotFoundError, HTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import (
+    HTTPError,
+    LocalEntryNotFoundError,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import validate_repo_id
 from rich.console import Group
 from rich.table import Column, Table
@@ -78,12 +84,12 @@ def plan_folder(folder: str | os.PathLike, *, max_file_size: int = MAX_FILE_SIZE
     plan = Plan()
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             continue
         if why := next((reason for pattern, reason in STAYS if re.search(pattern, name)), None):
             plan.stays[name] = why
-        elif not path.resolve().is_relative_to(root.resolve()):
-            raise ValueError(f"{path} is a link to {path.resolve()}, outside of the folder. Put a copy in its place.")
+        elif path.is_dir() or not path.resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"{path} is a link to {path.resolve()}. Put a copy in its place: links are not followed.")
         else:
             plan.files[name] = path
     for name, size in plan.sizes.items():
@@ -118,7 +124,7 @@ def card_on_hub(repo_id: str, *, revision: str | None = None, token: str | bool 
         path = HfApi(token=token).hf_hub_download(repo_id, CARD, revision=revision)
     except RevisionNotFoundError:  # the branch is still to be made, from main
         return None if revision is None else card_on_hub(repo_id, token=token)
-    except (EntryNotFoundError, RepositoryNotFoundError):
+    except (RemoteEntryNotFoundError, RepositoryNotFoundError):
         return None
     return Path(path).read_text(encoding="utf-8")
 
@@ -209,7 +215,7 @@ def newest_commit(repo_id: str) -> str:
     check_repo_id(repo_id)
     try:
         return str(HfApi().model_info(repo_id).sha)
-    except HTTPError as error:
+    except (HTTPError, ConnectionError) as error:
         raise ValueError(explain(error)) from error
 
 
@@ -261,7 +267,7 @@ def publish(
         say(show(plan))
         say(f"Card: {origin}.")
         return None if dry_run else push(plan, repo_id, private=private, revision=revision)
-    except HTTPError as error:
+    except (HTTPError, ConnectionError, LocalEntryNotFoundError) as error:
         raise ValueError(explain(error)) from error
 
 
@@ -285,9 +291,12 @@ def explain(error: Exception) -> str:
     """One sentence for what the Hub refused, with the next step."""
     response = getattr(error, "response", None)
     if response is None:
-        return f"The Hub cannot be reached ({error}). Nothing was changed there; the same command can be repeated."
+        return (
+            f"The Hub cannot be reached ({error}). No commit was made; the same command can be repeated. (Hubs other "
+            "than huggingface.co may need HF_HUB_DISABLE_XET=1.)"
+        )
     if response.status_code in (401, 403):
         return (
             "The Hub does not know you or does not let you write there. Log in with `hf auth login`, or set HF_TOKEN."
         )
-    return f"{error} Nothing was changed; the same command can be repeated."
+    return f"{error} No commit was made; the same command can be repeated."

@@ -6,15 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
-import httpx2
 import pytest
 from hub_server import TOKEN, metadata_errors
-from huggingface_hub import HfApi, ModelCard
+from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from support import assert_same
 
 from banyan_hf import BanyanForPreTraining, BanyanModel, cards
-from banyan_hf import hub as publishing
 from banyan_hf.hub import plan_banyan, plan_folder, push
 from banyan_hf.model.code_files import AUTO_MAP, code_files
 from banyan_hf.persistence import load_encoder
@@ -88,16 +86,20 @@ def test_wrong_token(cli, hub, folder, monkeypatch):
     assert not hub.repos
 
 
-def test_no_hub(cli, folder, monkeypatch):
-    """The address of the Hub refuses connections."""
-
-    def refuse(*arguments, **keywords):
-        raise httpx2.ConnectError("connection refused")
-
-    monkeypatch.setattr(publishing, "card_on_hub", refuse)
+@pytest.mark.parametrize("offline", [False, True])
+def test_no_hub(cli, hub, folder, monkeypatch, offline):
+    """The Hub does not answer, or one is offline: one sentence, and no card was decided on that is not known."""
+    if offline:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    else:
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+        hub.fail("HEAD", "/resolve/", times=20)
+        hub.fail("GET", "/", times=20)
     code, printed = cli("push", folder, "me/x")
+    hub.faults.clear()
     assert code == 1
     assert "cannot be reached" in printed
+    assert not hub.repos
 
 
 class TestRefusals:
@@ -123,7 +125,11 @@ class TestRefusals:
     def test_link_out_of_the_folder(self, folder, tmp_path):
         (tmp_path / "id_rsa").write_text("private")
         (folder / "notes.txt").symlink_to(tmp_path / "id_rsa")
-        with pytest.raises(ValueError, match="outside of the folder"):
+        with pytest.raises(ValueError, match=r"notes.txt is a link to .*id_rsa"):
+            plan_folder(folder)
+        (folder / "notes.txt").unlink()
+        (folder / "assets").symlink_to(tmp_path)
+        with pytest.raises(ValueError, match="assets is a link"):
             plan_folder(folder)
 
     def test_no_weights(self, folder):
