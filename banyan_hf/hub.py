@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from rich.text import Text
 
 from . import cards
 from .model.code_files import AUTO_MAP, code_files
+from .model.st_files import write_sentence_transformers_files
 
 MAX_FILE_SIZE = 2_000_000_000  # bytes; an encoder of half a billion float32 parameters
 CARD = "README.md"
@@ -71,7 +73,7 @@ def plan_folder(folder: str | os.PathLike, *, max_file_size: int = MAX_FILE_SIZE
         The plan. Nothing was sent.
 
     Raises:
-        ValueError: no such folder, a checkpoint, a link that leads out of the folder, a file too large, or no weights.
+        ValueError: no such folder, a checkpoint, a link, a file too large, or no weights.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -104,18 +106,25 @@ def plan_folder(folder: str | os.PathLike, *, max_file_size: int = MAX_FILE_SIZE
 
 
 def plan_banyan(folder: str | os.PathLike, *, max_file_size: int = MAX_FILE_SIZE) -> Plan:
-    """As `plan_folder`, for a Banyan: with the code that a stranger needs, as this version of the package has it.
+    """As `plan_folder`, for a Banyan: with all that a stranger needs, as this version of the package writes it.
 
     Raises:
-        ValueError: as `plan_folder`, and if the folder holds another kind of model.
+        ValueError: as `plan_folder`, and if the folder holds another kind of model, or no tokenizer.
     """
     plan = plan_folder(folder, max_file_size=max_file_size)
     path = Path(folder, "config.json")
     config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if config.get("model_type") != "banyan":
         raise ValueError(f"{folder} holds no Banyan (model_type is {config.get('model_type')!r}).")
+    if "tokenizer.json" not in plan.files:
+        raise ValueError(f"{folder} holds no tokenizer.json. Save the tokenizer there: tokenizer.save_pretrained(...).")
     plan.files["config.json"] = (json.dumps(config | {"auto_map": AUTO_MAP}, indent=2) + "\n").encode()
-    return Plan(plan.files | {file.name: file for file in code_files()}, plan.stays)
+    plan.files |= {file.name: file for file in code_files()}
+    with tempfile.TemporaryDirectory() as extra:
+        write_sentence_transformers_files(extra, pad_token_id=config.get("pad_token_id"))
+        for file in Path(extra).iterdir():
+            plan.files.setdefault(file.name, file.read_bytes())
+    return plan
 
 
 def card_on_hub(repo_id: str, *, revision: str | None = None, token: str | bool | None = None) -> str | None:
@@ -229,6 +238,8 @@ def check_repo_id(repo_id: str) -> None:
         validate_repo_id(repo_id)
     except ValueError as error:
         raise ValueError(f"{repo_id!r} is no name of a repository ({error}). Write owner/name.") from error
+    if "/" not in repo_id:
+        raise ValueError(f"{repo_id!r} names no owner. Write owner/{repo_id}.")
 
 
 def publish(

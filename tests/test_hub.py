@@ -55,6 +55,13 @@ def test_push_and_pull(cli, hub, folder):
     assert tokenizer("the old cat").input_ids
 
 
+def test_files_for_sentence_transformers_are_never_missing(folder):
+    """Without them it would take the mean of the token vectors, silently."""
+    for name in ST_FILES:
+        (folder / name).unlink()
+    assert ST_FILES <= set(plan_banyan(folder).files)
+
+
 def test_dry_run_sends_nothing(cli, hub, folder):
     code, printed = cli("push", folder, "me/dry", "--dry-run")
     assert code == 0, printed
@@ -138,12 +145,17 @@ class TestRefusals:
         with pytest.raises(ValueError, match="holds no weights"):
             plan_folder(folder)
 
+    def test_no_tokenizer(self, folder):
+        (folder / "tokenizer.json").unlink()
+        with pytest.raises(ValueError, match="no tokenizer"):
+            plan_banyan(folder)
+
     def test_another_model(self, folder):
         (folder / "config.json").write_text('{"model_type": "bert"}')
         with pytest.raises(ValueError, match="'bert'"):
             plan_banyan(folder)
 
-    @pytest.mark.parametrize("name", ["a/b/c", "me/..", "-x/y", "me/x.git", "me/a b"])
+    @pytest.mark.parametrize("name", ["a/b/c", "me/..", "-x/y", "me/x.git", "me/a b", "alone"])
     def test_names(self, cli, hub, folder, name):
         code, printed = cli("push", "--", folder, name)
         assert code == 1
