@@ -139,10 +139,10 @@ class TestScores:
 
     def test_probe_learns_and_chance_does_not(self):
         rng = np.random.default_rng(0)
-        x, noise = rng.normal(size=(600, 8)), rng.normal(size=(600, 8))
-        y = (x[:, 0] * x[:, 1] > 0).astype(int)  # no line separates this: the hidden layer is needed
-        assert probe_scores(x[:400], y[:400], x[400:], y[400:], seed=0)["accuracy"] > 0.75
-        assert probe_scores(noise[:400], y[:400], noise[400:], y[400:], seed=0)["accuracy"] < 0.62
+        x, noise = rng.normal(size=(700, 3)), rng.normal(size=(700, 3))
+        y = (np.abs(x[:, 0]) > 0.67).astype(int)  # no line separates this: the hidden layer is needed
+        assert probe_scores(x[:400], y[:400], x[400:], y[400:], seed=0)["accuracy"] > 0.85
+        assert 0.4 < probe_scores(noise[:400], y[:400], noise[400:], y[400:], seed=0)["accuracy"] < 0.6
 
     def test_pair_classification_of_paraphrases(self, scored):
         scores = result(scored, "mrpc_mteb")["scores"]["test"][0]
