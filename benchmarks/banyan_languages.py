@@ -3,8 +3,8 @@
 What: for each of af, am, ar, es, hi, id, trains a Banyan on text/XX.txt.gz with the recipe `lang` (no setting knows the
 language), trains gensim's skip-gram word2vec on the same text cut into the tokenizer's words, and scores both on
 SemRel's test set; the multilingual encoders are scored beside them where `BANYAN_HF_ENCODERS` has them. One table of
-Spearman x 100. `word2vec` (5 passes) is the plain mean of word vectors; `over` is Banyan's root minus that. The paper's nine
-languages also hold ha, mr and te, for which there is no text here, so its mean (60.01) has other columns.
+Spearman x 100. `word2vec` is the plain mean (5 passes of training); `over` is Banyan's root minus that. The nine
+languages of the paper hold ha, mr and te, for which there is no text here, so its mean (60.01) has other columns.
 
 Everything is kept in --work: the same command goes on where it was stopped, and finished languages are only scored.
 
