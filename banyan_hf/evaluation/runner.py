@@ -113,7 +113,10 @@ def evaluate(
             "score": scores[entry.name],
         }
         _write_json(folder / MANIFEST, {**manifest, **_environment()})
-    write_report(Path(output))
+    try:
+        write_report(Path(output))
+    except ImportError as error:  # no reason to lose the scores
+        say(str(error))
     return scores
 
 
