@@ -155,7 +155,9 @@ class TestScores:
         (row,) = [line for line in card.splitlines() if line.startswith("| **pure: root** |")]
         expected = [cell.strip() for cell in row.split("|")[2:-1]]
         english = suites.entries(["english"], SHARED / "data")
-        scores = list(evaluate(banyan_hf.default_model(), english, tmp_path, say=quiet).values())
+        said: list[str] = []
+        scores = list(evaluate(banyan_hf.default_model(), english, tmp_path, say=said.append).values())
+        assert None not in scores, said
         assert [f"{score:.2f}" for score in (*scores, sum(scores) / len(scores))] == expected
 
 
