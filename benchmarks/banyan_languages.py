@@ -111,9 +111,11 @@ def main() -> None:
             scores = evaluate(str(path), semrel, args.work / "results", resume=True, trust_remote_code=True)
             for row in rows:
                 row[name] = scores[f"semrel_{row['language']}"]
-    names = [name for name in rows[0] if name not in ("language", "words")]
-    rows.append({"language": "mean", "words": None,
-                 **{name: sum(row[name] for row in rows) / len(rows) for name in names}})  # fmt: skip
+    mean: dict[str, Any] = {"language": "mean", "words": None}
+    for name in list(rows[0])[2:]:
+        values = [row[name] for row in rows]
+        mean[name] = None if None in values else sum(values) / len(values)
+    rows.append(mean)
     print_table(rows)
     print(f"The paper's mean over nine languages, three of them others: {PAPER_NINE}")
     save(args.output, recipe=Recipe.named("lang").to_dict(), word2vec=SETTINGS, paper_nine=PAPER_NINE, rows=rows)
