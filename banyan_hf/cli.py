@@ -236,7 +236,7 @@ def evaluate(
         found = [scores[row.name] or 0.0 for row in rows if row.suite == section]
         if len(found) > 1:
             console.print(f"mean of {section}: {sum(found) / len(found):.2f}", highlight=False)
-    console.print(f"Table and chart: {output / 'table.md'}, {output / 'chart.svg'}", markup=False, highlight=False)
+    console.print(f"A table and a chart of all models are in {output}.", markup=False, highlight=False)
 
 
 @app.command()

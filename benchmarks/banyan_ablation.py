@@ -1,6 +1,6 @@
 """From Self-StrAE to Banyan one step at a time, and what other trees do: every row is a configuration, not code.
 
-What: trains each row on the first --words words of text/en.txt.gz with one tokenizer and one number of passes, then
+What: trains each row by one pass over the first --words words of text/en.txt.gz, all with one tokenizer, then
 prints the mean of the six English STS sets (Spearman x 100) for three poolings: `root` (the model), `mean` of the token
 vectors (no tree), `root_mean` (both, each normalised). The two end points are trained with three seeds and shown as
 mean and standard deviation. The structure rows are the full model with trees that do not look at the vectors.
@@ -36,7 +36,7 @@ from banyan_hf.tokenizer import train_tokenizer
 from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 
-COMMON = {"vocab_size": 10000, "max_tokens": 60, "epochs": 3}
+COMMON = {"vocab_size": 10000, "max_tokens": 60, "epochs": 1}
 CONTRASTIVE = {"objective": "contrastive", "batch_size": 32, "learning_rate": 1e-3}
 WIDE = {"num_channels": 16}  # K=16, U=16
 STEPS: dict[str, dict[str, Any]] = {

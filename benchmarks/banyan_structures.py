@@ -85,7 +85,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("ways", nargs="*", default=list(WAYS), help=f"default: {' '.join(WAYS)}")
     arguments.add_argument("--words", type=int, default=2_000_000)
-    arguments.add_argument("--epochs", type=float, default=2)
+    arguments.add_argument("--steps", type=int, default=700, help="of 256 sentences; two passes over 2 million words")
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--work", type=Path, default=Path("out/structures"), help="models, kept")
     args = arguments.parse_args()
@@ -100,12 +100,12 @@ def main() -> None:
     for way in args.ways:
         numba_backend.kernels = kernels_with(way, WAYS[way], work)
         folder, cpu = work / way, time.process_time()
-        recipe = Recipe.named("default", epochs=args.epochs, seed=args.seed)
+        recipe = Recipe.named("default", steps=args.steps, seed=args.seed)
         # All ways share the tokenizer of the first; the output layer, which the loss needs, is in the checkpoint only.
         first = work / args.ways[0]
         tokenizer = str(first) if (first / "config.json").exists() else None
         if not (folder / "config.json").exists():
-            train([str(work / "text.txt")], folder, recipe=recipe, tokenizer=tokenizer,
+            train([str(work / "text.txt")], folder, recipe=recipe, tokenizer=tokenizer, save_steps=args.steps,
                   resume=(folder / "run.json").exists())  # fmt: skip
         cpu = time.process_time() - cpu
         row: dict[str, Any] = {"way": way, "held-out loss": mean_loss(folder, held_out)}
@@ -115,7 +115,7 @@ def main() -> None:
         row["height / log2(n)"] = sum(t.height / math.log2(len(t.tokens)) for t in trees) / len(trees)
         rows.append({**row, "CPU min": cpu / 60})
         print_table(rows)
-    save(args.output, words=args.words, epochs=args.epochs, seed=args.seed, rows=rows)
+    save(args.output, words=args.words, steps=args.steps, seed=args.seed, rows=rows)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,8 @@ def encoder(trained) -> SentenceTransformer:
 def scored(trained, data, tmp_path_factory) -> Path:
     """All local suites, scored once."""
     output = tmp_path_factory.mktemp("results")
-    scores = evaluate(str(trained.folder), suites.entries(list(suites.LOCAL), data), output, say=quiet)
+    names = [name for name in suites.LOCAL if name != "semrel"]  # the same code as english
+    scores = evaluate(str(trained.folder), suites.entries(names, data), output, say=quiet)
     assert None not in scores.values()
     return output
 
@@ -138,10 +139,10 @@ class TestScores:
 
     def test_probe_learns_and_chance_does_not(self):
         rng = np.random.default_rng(0)
-        x, noise = rng.normal(size=(600, 8)), rng.normal(size=(600, 8))
-        y = (x[:, 0] * x[:, 1] > 0).astype(int)  # no line separates this: the hidden layer is needed
-        assert probe_scores(x[:400], y[:400], x[400:], y[400:], seed=0)["accuracy"] > 0.75
-        assert probe_scores(noise[:400], y[:400], noise[400:], y[400:], seed=0)["accuracy"] < 0.62
+        x, noise = rng.normal(size=(700, 3)), rng.normal(size=(700, 3))
+        y = (np.abs(x[:, 0]) > 0.67).astype(int)  # no line separates this: the hidden layer is needed
+        assert probe_scores(x[:400], y[:400], x[400:], y[400:], seed=0)["accuracy"] > 0.85
+        assert 0.4 < probe_scores(noise[:400], y[:400], noise[400:], y[400:], seed=0)["accuracy"] < 0.6
 
     def test_pair_classification_of_paraphrases(self, scored):
         scores = result(scored, "mrpc_mteb")["scores"]["test"][0]
@@ -154,7 +155,9 @@ class TestScores:
         (row,) = [line for line in card.splitlines() if line.startswith("| **pure: root** |")]
         expected = [cell.strip() for cell in row.split("|")[2:-1]]
         english = suites.entries(["english"], SHARED / "data")
-        scores = list(evaluate(banyan_hf.default_model(), english, tmp_path, say=quiet).values())
+        said: list[str] = []
+        scores = list(evaluate(banyan_hf.default_model(), english, tmp_path, say=said.append).values())
+        assert None not in scores, said
         assert [f"{score:.2f}" for score in (*scores, sum(scores) / len(scores))] == expected
 
 
@@ -169,7 +172,7 @@ class TestResults:
         assert (task["suite"], task["seed"]) == ("english", 42)
         assert result(scored, "sts13")["dataset_revision"] == task["data"]["revision"]
         revisions = {entry["data"]["revision"] for entry in manifest["tasks"].values()}
-        assert len(revisions) > 15  # each its own files
+        assert len(revisions) == 14  # of 18 tasks: equal files have equal revisions
 
     def test_table_and_chart(self, scored):
         models, rows = read_results(scored)
@@ -222,9 +225,11 @@ class TestFailures:
         with pytest.raises(ValueError, match="--resume"):
             evaluate(str(trained.folder), rows, tmp_path, say=quiet)
         lines.clear()
+        next(tmp_path.glob("*/sts13.json")).write_text("{")  # damaged: made again, like the one that is missing
         again = evaluate(str(trained.folder), rows, tmp_path, resume=True, say=lines.append)
-        assert [line.endswith("(kept)") for line in lines] == [name != "sts14" for name in again]
+        assert [line.endswith("(kept)") for line in lines] == [name not in ("sts13", "sts14") for name in again]
         assert again["sts14"] is not None
+        assert again["sts13"] == scores["sts13"]
         assert again["sts12"] == pytest.approx(scores["sts12"], abs=1e-4)  # MTEB writes six digits
 
     def test_resume_scores_again_when_the_data_changed(self, trained, tmp_path):
@@ -234,13 +239,6 @@ class TestFailures:
             evaluate(str(trained.folder), suites.file_entries([path]), tmp_path / "out", resume=True, say=lines.append)
         assert not any("kept" in line for line in lines)
         assert lines[0] != lines[1]
-
-    def test_damaged_result_is_made_again(self, trained, data, tmp_path):
-        rows = suites.file_entries([data / "eval" / "english" / "sts12_test.csv"])
-        scores = evaluate(str(trained.folder), rows, tmp_path, say=quiet)
-        (path,) = tmp_path.glob("*/sts12_test.json")
-        path.write_text("{")
-        assert evaluate(str(trained.folder), rows, tmp_path, resume=True, say=quiet) == scores
 
 
 class TestCommand:

@@ -86,17 +86,18 @@ def chart(models: list[str], rows: list[Row], path: Path) -> None:
 
 
 def write_report(folder: Path) -> None:
-    """Write table.md, and chart.svg where matplotlib is installed."""
+    """Write table.md, then chart.svg.
+
+    Raises:
+        ImportError: matplotlib is missing; the table is there.
+    """
     models, rows = read_results(folder)
     if not rows:
         return
     temporary = folder / "table.tmp"
     temporary.write_text(markdown(models, rows) + "\n", encoding="utf-8")
     os.replace(temporary, folder / "table.md")
-    try:
-        chart(models, rows, folder / "chart.svg")
-    except ImportError as error:
-        (folder / "chart.txt").write_text(f"{error}\n", encoding="utf-8")
+    chart(models, rows, folder / "chart.svg")
 
 
 def _mean(scores: Iterable[float | None]) -> float | None:

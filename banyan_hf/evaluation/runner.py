@@ -15,13 +15,15 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import mteb
 from huggingface_hub import snapshot_download
+from mteb.models import SentenceTransformerEncoderWrapper
 from mteb.results import TaskResult
 from sentence_transformers import SentenceTransformer
 
@@ -70,7 +72,7 @@ def evaluate(
         ValueError: there is no such model, or results are there and `resume` was not asked for.
     """
     check_name(model)
-    encoder = SentenceTransformer(model, trust_remote_code=trust_remote_code)
+    encoder = _open(model, trust_remote_code=trust_remote_code)
     folder = result_folder(model, output)
     there = [entry.name for entry in entries if (folder / f"{entry.name}.json").exists()]
     if there and not resume:
@@ -111,7 +113,10 @@ def evaluate(
             "score": scores[entry.name],
         }
         _write_json(folder / MANIFEST, {**manifest, **_environment()})
-    write_report(Path(output))
+    try:
+        write_report(Path(output))
+    except ImportError as error:  # no reason to lose the scores
+        say(str(error))
     return scores
 
 
@@ -149,12 +154,16 @@ def model_hash(model: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _run(encoder: SentenceTransformer, entry: Entry) -> TaskResult:
+def _open(model: str, *, trust_remote_code: bool) -> SentenceTransformerEncoderWrapper:
+    encoder = SentenceTransformer(model, trust_remote_code=trust_remote_code)
+    with _only_our_messages():
+        return SentenceTransformerEncoderWrapper(encoder)
+
+
+def _run(encoder: SentenceTransformerEncoderWrapper, entry: Entry) -> TaskResult:
     """MTEB's own evaluation; its default cache knows no local model by name, so it must never be used."""
     bars = sys.stderr.isatty()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of libraries about one another: nothing a user of this command can change
-        logging.getLogger("mteb").setLevel(logging.ERROR)
+    with _only_our_messages():
         results = mteb.evaluate(
             encoder,
             entry.task,
@@ -164,6 +173,20 @@ def _run(encoder: SentenceTransformer, entry: Entry) -> TaskResult:
             show_progress_bar=False,
         )
     return results.task_results[0]
+
+
+@contextmanager
+def _only_our_messages() -> Iterator[None]:
+    """Without what the libraries say about one another: nothing that a user of this command could change."""
+    logger = logging.getLogger("mteb")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _kept(path: Path, entry: Entry) -> TaskResult | None:
