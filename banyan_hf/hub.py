@@ -239,7 +239,7 @@ def check_repo_id(repo_id: str) -> None:
     except ValueError as error:
         raise ValueError(f"{repo_id!r} is no name of a repository ({error}). Write owner/name.") from error
     if "/" not in repo_id:
-        raise ValueError(f"{repo_id!r} names no owner. Write owner/{repo_id}.")
+        raise ValueError(f"{repo_id!r} names no owner. Write owner/name.")
 
 
 def publish(
