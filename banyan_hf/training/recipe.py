@@ -16,7 +16,7 @@ FIELD_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "seed"), (int,)),
     **dict.fromkeys(("epochs", "learning_rate", "dropout", "negative_power"), (int, float)),
     "max_minutes": (int, float, type(None)),
-    "num_negatives": (int, type(None)),
+    **dict.fromkeys(("num_negatives", "steps"), (int, type(None))),
 }
 CHOICES = {
     "schedule": ("linear", "constant"),
@@ -36,6 +36,7 @@ class Recipe:
             exact softmax; 0.75: as word2vec does, which learns how much likelier a token is here than elsewhere.
         min_tokens, max_tokens: shorter and longer sentences are left out.
         epochs: passes over the text.
+        steps: batches in all, whatever the size of the text; `None`: as many as the epochs need.
         max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
         batch_size: sentences whose graph is entangled.
         learning_rate: of Adam, at the start.
@@ -62,6 +63,7 @@ class Recipe:
     min_tokens: int = 4
     max_tokens: int = 200
     epochs: float = 3
+    steps: int | None = None
     max_minutes: float | None = None
     batch_size: int = 256
     learning_rate: float = 5e-3
@@ -74,7 +76,7 @@ class Recipe:
             if isinstance(value, bool) or not isinstance(value, kinds):
                 wanted = " or ".join("none" if kind is type(None) else kind.__name__ for kind in kinds)
                 raise ValueError(f"{name}={value!r} in a recipe must be {wanted}.")
-        for name in ("epochs", "batch_size", "learning_rate", "max_minutes"):
+        for name in ("epochs", "steps", "batch_size", "learning_rate", "max_minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be positive.")
@@ -90,7 +92,7 @@ class Recipe:
 
         Args:
             name: `"default"`, `"paper"`, ... (the files in `recipes/`), or the path of a `.yaml` file.
-            **changes: fields to set; those that are `None` keep the recipe's value.
+            **changes: fields to set; those that are `None` keep the recipe's value. Epochs take the place of steps.
 
         Raises:
             ValueError: there is no such recipe, or it has a field that does not exist.
@@ -112,6 +114,8 @@ class Recipe:
                 raise ValueError(
                     f"{path.name} sets {key!r}, which is no field of a recipe." + f" {close[0]!r}?" * bool(close)
                 )
+        if changes.get("epochs") is not None:
+            values["steps"] = None
         return replace(cls(**values), **{key: value for key, value in changes.items() if value is not None})
 
     def config(self, *, vocab_size: int, pad_token_id: int | None, max_position_embeddings: int) -> BanyanConfig:

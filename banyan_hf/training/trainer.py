@@ -67,6 +67,7 @@ class BanyanTrainer(Trainer):
         arguments = TrainingArguments(
             output_dir=str(folder),
             num_train_epochs=recipe.epochs,
+            max_steps=recipe.steps or -1,  # -1: as many as the epochs need
             per_device_train_batch_size=recipe.batch_size,
             learning_rate=recipe.learning_rate,
             optim="adamw_torch_fused",
