@@ -158,16 +158,16 @@ def induce(
 
 
 @_jit()
-def encode(table, tokens, offsets, left_scale, right_scale, bias, structure, vectors):
+def encode(table, tokens, offsets, left_scale, right_scale, bias, structure, roots):
     """Only the roots, (B, D): one sentence at a time through `induce`, in scratch memory that stays in cache."""
     longest = 0
-    for b in range(vectors.shape[0]):
+    for b in range(roots.shape[0]):
         longest = max(longest, offsets[b + 1] - offsets[b])
     values, keys = np.empty((2 * longest, table.shape[1]), table.dtype), np.empty(2 * longest, np.uint64)
     left, right, root = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(1, np.int64)
     leaves, span = np.arange(longest), np.zeros(2, np.int64)
     no, one = np.uint64(0), table.dtype.type(1)
-    for b in range(vectors.shape[0]):
+    for b in range(roots.shape[0]):
         n = offsets[b + 1] - offsets[b]
         for i in range(n):
             token = tokens[offsets[b] + i]
@@ -179,7 +179,7 @@ def encode(table, tokens, offsets, left_scale, right_scale, bias, structure, vec
                 values[: 2 * n], keys, n, leaves[:n], span, left_scale, right_scale, bias,
                 False, structure, no, no, one, left, right, root,
             )  # fmt: skip
-            vectors[b] = values[root[0]]
+            roots[b] = values[root[0]]
 
 
 # The passes take the coordinates `first .. last-1` only: coordinates never meet, so threads can share the work. Rows

@@ -28,11 +28,9 @@ class Compose(nn.Module):
 
     def coefficients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """The three vectors of the equation, sigmoid applied, tiled over the channels: (D,) each."""
-        return (
-            torch.sigmoid(self.left_scale.to(dtype)).repeat(self.num_channels),
-            torch.sigmoid(self.right_scale.to(dtype)).repeat(self.num_channels),
-            self.bias.to(dtype).repeat(self.num_channels),
-        )
+        left, right = torch.sigmoid(self.left_scale.to(dtype)), torch.sigmoid(self.right_scale.to(dtype))  # (U,)
+        tiled = torch.stack((left, right, self.bias.to(dtype))).repeat(1, self.num_channels)  # (3, D)
+        return tiled[0], tiled[1], tiled[2]
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """(n, D), (n, D) -> (n, D)."""

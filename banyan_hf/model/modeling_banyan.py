@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers.initialization as init
@@ -187,15 +188,20 @@ class BanyanModel(BanyanPreTrainedModel):
         use_dict = self.config.return_dict if return_dict is None else return_dict
         return output if use_dict else output.to_tuple()
 
-    def get_text_features(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> BanyanModelOutput:
+    def get_text_features(
+        self, input_ids: Tensor | np.ndarray, attention_mask: Tensor | np.ndarray | None = None
+    ) -> BanyanModelOutput:
         """Only `pooler_output`, without the downward pass; what sentence-transformers calls.
 
         Args:
-            input_ids, attention_mask: as in `forward`.
+            input_ids, attention_mask: as in `forward`, or NumPy arrays, which a tokenizer makes faster.
 
         Returns:
             A `BanyanModelOutput` with the same `pooler_output` as `forward`, bit for bit.
         """
+        input_ids = torch.as_tensor(input_ids, device=self.device)
+        if attention_mask is not None:
+            attention_mask = torch.as_tensor(attention_mask, device=self.device)
         mask, offsets = self._sentences(input_ids, attention_mask, None)
         table = self.embeddings.weight
         plain = not self.training and not torch.is_grad_enabled() and self.config.pooling == "root"
@@ -203,8 +209,9 @@ class BanyanModel(BanyanPreTrainedModel):
             assert isinstance(self.compose, Compose)
             tokens = self._tokens(input_ids, mask)
             coefficients = self.compose.coefficients(torch.float32)
-            roots = numba_backend.encode(table, tokens, offsets, coefficients, structure=self.config.structure)
-            return BanyanModelOutput(pooler_output=self._or_neutral(roots, offsets))
+            roots = table.new_full((len(offsets) - 1, table.shape[1]), self._neutral)  # (B, D)
+            numba_backend.encode(table, tokens, offsets, coefficients, structure=self.config.structure, roots=roots)
+            return BanyanModelOutput(pooler_output=roots)
         table, identity = self._leaves(input_ids, None, mask, offsets)
         token_leaf = torch.arange(len(table), device=table.device)
         graph, up, _ = self._propagate(table, token_leaf, offsets, identity=identity, share=False, down="none")
@@ -389,8 +396,12 @@ class BanyanModel(BanyanPreTrainedModel):
 
     def _or_neutral(self, pooled: Tensor, offsets: Tensor) -> Tensor:
         """The vectors (B, D), with the fixed unit vector in the rows of sentences without tokens."""
-        width = pooled.shape[1]
-        return torch.where(offsets.diff()[:, None] > 0, pooled, pooled.new_full((1,), width**-0.5)).to(self.dtype)
+        return torch.where(offsets.diff()[:, None] > 0, pooled, self._neutral).to(self.dtype)
+
+    @property
+    def _neutral(self) -> float:
+        """Every coordinate of the vector of a sentence without tokens: finite, of length 1."""
+        return float(self.config.hidden_size**-0.5)
 
 
 class BanyanForPreTraining(BanyanPreTrainedModel):

@@ -83,8 +83,14 @@ def induce(
 
 @torch.no_grad()
 def encode(
-    table: Tensor, tokens: Tensor, offsets: Tensor, coefficients: tuple[Tensor, Tensor, Tensor], *, structure: str
-) -> Tensor:
+    table: Tensor,
+    tokens: Tensor,
+    offsets: Tensor,
+    coefficients: tuple[Tensor, Tensor, Tensor],
+    *,
+    structure: str,
+    roots: Tensor,
+) -> None:
     """Roots of a batch and nothing else: what inference needs, with the same bits as `induce`.
 
     Args:
@@ -93,16 +99,12 @@ def encode(
         offsets: (B+1,) int64.
         coefficients: of `Compose`, float32.
         structure: see `induction.induce`.
-
-    Returns:
-        (B, D) float32; rows of sentences without tokens are not set.
+        roots: (B, D) float32, filled here; rows of sentences without tokens are left as they are.
     """
-    vectors = torch.empty(len(offsets) - 1, table.shape[1])
     kernels.encode(
         table.detach().numpy(), tokens.numpy(), offsets.numpy(), *(c.detach().numpy() for c in coefficients),
-        kernels.STRUCTURES[structure], vectors.numpy(),
+        kernels.STRUCTURES[structure], roots.numpy(),
     )  # fmt: skip
-    return vectors
 
 
 class EntangledPass(torch.autograd.Function):
