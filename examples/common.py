@@ -88,8 +88,8 @@ class Retrieval:
     others: list[str]
 
 
-def quora(*, documents: int = 10_000, queries: int = 1_000, others: int = 4_000, seed: int = 0) -> Retrieval:
-    """Questions of `quora_small`: an index, queries with their duplicates in it, and questions outside of it."""
+def quora(*, documents: int = 5_000, queries: int = 1_000, others: int = 4_000, seed: int = 0) -> Retrieval:
+    """Questions of `quora_small`: an index (up to 10,000), queries with duplicates in it, and other questions."""
     folder = "retrieval/quora_small"
     rows = [json.loads(line) for line in data(f"{folder}/corpus.jsonl").open(encoding="utf-8")]
     texts = {row["_id"]: row["text"] for row in rows}
@@ -105,7 +105,7 @@ def quora(*, documents: int = 10_000, queries: int = 1_000, others: int = 4_000,
     ids = [*needed, *rest[: documents - len(needed)]]
     place = {document: row for row, document in enumerate(ids)}
     inside = {texts[document] for document in ids}
-    outside = [texts[document] for document in rest[documents - len(needed) :]]
+    outside = [texts[document] for document in rest[10_000 - len(needed) :]]  # the same for every size of the index
     return Retrieval(
         documents=[texts[document] for document in ids],
         queries=[asked[query] for query in chosen],
@@ -131,6 +131,12 @@ def docstrings(*, documents: int = 800, queries: int = 200, others: int = 600, s
         relevant=[{row} for row in range(queries)],
         others=texts[documents : documents + others],
     )
+
+
+def docstrings_of(file: str) -> list[str]:
+    """The different first sentences of a file of Python's library."""
+    found = _docstrings(Path(sysconfig.get_path("stdlib")) / file)
+    return list(dict.fromkeys(text for _, text in found if 3 <= len(text.split()) <= 25 and ">>>" not in text))
 
 
 def _docstrings(path: Path) -> Iterator[tuple[str, str]]:

@@ -275,7 +275,13 @@ def migrate(
     source, target, store = detach(source), detach(target), EmbeddingCache(cache)
     if record := (vectors.schema.metadata or {}).get(KEY.encode()):
         Provenance.from_json(record).check(source)  # the old index says itself which encoder made it
-    supports = [store.embed(model, space.support, show_progress=show_progress) for model in (source, target)]
+    ids = encoder_id(source), encoder_id(target)
+
+    def embed(texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        pairs = zip((source, target), ids, strict=True)
+        return [store.embed(model, texts, identity=identity, show_progress=show_progress) for model, identity in pairs]
+
+    supports = embed(space.support)
     move: Any = (
         Translation.between(space, *supports) if into == "absolute" else space.map_for(supports[0], name="source")
     )
@@ -287,7 +293,7 @@ def migrate(
         )
     measured, texts = None, _held_out(held_out, space, needed=min_recall is not None)
     if texts:
-        old, new = (store.embed(model, texts, show_progress=show_progress) for model in (source, target))
+        old, new = embed(texts)
         asked = new if into == "absolute" else space.map_for(supports[1], name="target")(new)
         measured = mean_interval(_recall_of_others(new, asked, move(old)))
         if min_recall is not None and measured["value"] < min_recall:
@@ -298,8 +304,7 @@ def migrate(
                 "like those of the index, with more anchors, or encode the documents anew."
             )
     dims = target.get_embedding_dimension() if into == "absolute" else space.anchors
-    identity = encoder_id(target)
-    provenance = Provenance(space.id, identity if into == "absolute" else None)
+    provenance = Provenance(space.id, ids[1] if into == "absolute" else None)
     name = vectors.vector_column
     metadata = dict(vectors.schema.metadata or {})
     metadata.pop(b"huggingface", None)  # datasets' record of the old columns
@@ -315,8 +320,8 @@ def migrate(
         plan={
             "vectors": _fingerprint(vectors),
             "space": space.id,
-            "source": encoder_id(source),
-            "target": identity,
+            "source": ids[0],
+            "target": ids[1],
             "into": into,
         },
         rows_per_shard=rows_per_shard,

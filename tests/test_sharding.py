@@ -364,3 +364,41 @@ def test_migrate_command(index, tmp_path, bert_folder_pair):
         assert "230 vectors moved to 256 dimensions" in done.output
     assert read_provenance(tmp_path / "new").space == space.id
     read_provenance(tmp_path / "new").check(new)
+
+
+# -- a corpus to vectors
+
+
+def test_encode_command_writes_shards(tmp_path, cli):
+    lines = texts_of(25, seed=3)
+    lines[7] = ""
+    (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out = tmp_path / "vectors"
+    arguments = ["encode", tmp_path / "corpus.txt", "--output", out, "--rows-per-shard", 10, "--batch-size", 4]
+    code, printed = cli(*arguments)
+    assert (code, "Wrote 25 vectors of 256 numbers" in printed) == (0, True), printed
+    table = table_of(out)
+    assert table["id"].to_pylist() == list(range(25))
+    encoder = SentenceTransformer(banyan_hf.default_model())
+    np.testing.assert_array_equal(read_vectors(table["vector"].combine_chunks()), encoder.encode(lines))
+    read_provenance(out).check(encoder)
+
+    (out / "part-00001-of-00003.parquet").unlink()  # a stopped run
+    stamp = (out / "part-00000-of-00003.parquet").stat().st_mtime_ns
+    assert cli(*arguments)[0] == 0
+    assert table_of(out).equals(table)
+    assert (out / "part-00000-of-00003.parquet").stat().st_mtime_ns == stamp
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "vectors"]
+
+
+def test_encode_command_refuses(tmp_path, cli):
+    (tmp_path / "corpus.txt").write_text("a\nb\n", encoding="utf-8")
+    for arguments, words in (
+        ([tmp_path / "corpus.txt", tmp_path / "corpus.txt", "-o", tmp_path / "x.npy"], "takes one text file"),
+        ([tmp_path / "none.txt", "-o", tmp_path / "x"], "none.txt is not a file"),
+        ([tmp_path / "corpus.txt", "-o", tmp_path / "x", "--engine", "spark"], "'spark' is not one of"),
+        ([tmp_path / "corpus.txt", "-o", tmp_path / "corpus.txt"], "is a file"),
+    ):
+        code, printed = cli("encode", *arguments)
+        assert code == 1
+        assert words in printed

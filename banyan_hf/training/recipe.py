@@ -37,7 +37,7 @@ class Recipe:
         subsample: thin out tokens more frequent than this share of the text, as word2vec does; `None`: keep all.
         epochs: passes over the text.
         max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
-        batch_size: sentences whose graph is entangled.
+        batch_size: sentences in a step, whose graph is entangled; several processes entangle their shares of them.
         learning_rate: of Adam, at the start.
         schedule: `"linear"` to zero, or `"constant"`.
         seed: of everything random.
