@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -47,6 +47,7 @@ def halves(monkeypatch):
     monkeypatch.setattr(BanyanForPreTraining, "forward", forward)
 
 
+@pytest.mark.timeout(1800)  # three starts of Python and three short runs: half a minute where nothing else runs
 def test_two_processes_train_as_one_and_one_resumes_them(tmp_path, monkeypatch, request):
     text, recipe = tmp_path / "text.txt", tmp_path / "recipe.yaml"
     text.write_text("\n".join(grammar_sentences(160, seed=3)) + "\n")
@@ -58,16 +59,17 @@ def test_two_processes_train_as_one_and_one_resumes_them(tmp_path, monkeypatch, 
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     command += ["banyan_hf.train", str(text), "--output", str(output), "--recipe", str(recipe), "--save-steps", "10"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True, text=True
-    )
+    process = psutil.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:
         while not (reached := last_complete_checkpoint(output / "checkpoints")) or reached.name == "checkpoint-10":
             assert process.poll() is None, (tmp_path / "log").read_text()[-3000:]
             time.sleep(0.02)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        everyone = [process, *process.children(recursive=True)]  # torchrun gives each worker a session of its own
+        for victim in everyone:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        psutil.wait_procs(everyone)
     assert not (output / "config.json").exists()
     reached = last_complete_checkpoint(output / "checkpoints")
     assert {path.name for path in reached.glob("rng_state_*")} == {"rng_state_0.pth", "rng_state_1.pth"}

@@ -76,6 +76,7 @@ class BanyanTrainer(Trainer):
             num_train_epochs=recipe.epochs,
             # A step is the same sentences on any number of processes, so a run may be resumed on another number.
             per_device_train_batch_size=recipe.batch_size // processes().num_processes,
+            ddp_find_unused_parameters=False,  # every step uses all of them
             use_cpu=not torch.accelerator.is_available(),  # else torchrun on CPUs would start runs that do not meet
             learning_rate=recipe.learning_rate,
             optim="adamw_torch_fused",
