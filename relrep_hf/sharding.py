@@ -57,7 +57,7 @@ class Job:
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             with temporary.open("wb") as file:
-                with pq.ParquetWriter(file, self.schema) as writer:
+                with pq.ParquetWriter(file, self.schema, use_dictionary=False) as writer:  # floats hardly repeat
                     for batch in self.rows(start, stop):
                         writer.write_batch(batch)
                 file.flush()
