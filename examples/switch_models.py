@@ -83,7 +83,7 @@ def main() -> None:
         others, spent[name] = embed(models[name], name, texts.others)
         pairs[name] = others[:cut]
     begun = time.process_time()
-    anchors = options.anchors or (64 if options.small else 768)
+    anchors = options.anchors or (64 if options.small else 300)
     space = RelativeSpace.fit_embeddings(
         pairs, support, anchors=anchors, selector="random" if options.small else "param", show_progress=True
     )
