@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -41,7 +39,8 @@ def train(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the model; must not hold one already.")],
     recipe: Annotated[
-        str, typer.Option(help="'default', 'paper', or a .yaml file. Options below change it.")
+        str,
+        typer.Option(help="'default', 'lang' (also for little text), 'paper', or a .yaml file."),
     ] = "default",
     epochs: Annotated[float | None, typer.Option(help="Passes over the text.")] = None,
     max_minutes: Annotated[
@@ -63,9 +62,6 @@ def train(
     negatives: Annotated[
         int | None,
         typer.Option(help="Sampled tokens each target is told from; 0: the whole vocabulary (slower)."),
-    ] = None,
-    subsample: Annotated[
-        float | None, typer.Option(help="Thin out tokens more frequent than this share of the text; 0: keep all.")
     ] = None,
     dropout: Annotated[float | None, typer.Option(help="At leaves, nodes and messages.")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Leave out shorter sentences.")] = None,
@@ -100,7 +96,6 @@ def train(
         batch_size=batch_size,
         learning_rate=learning_rate,
         num_negatives=negatives or None,
-        subsample=subsample or None,
         dropout=dropout,
         min_tokens=min_tokens,
         max_tokens=max_tokens,
@@ -108,10 +103,8 @@ def train(
     )
     if negatives == 0:
         plan = replace(plan, num_negatives=None)
-    if subsample == 0:
-        plan = replace(plan, subsample=None)
     if max_minutes is not None and epochs is None:
-        plan = replace(plan, epochs=UNLIMITED_EPOCHS)
+        plan = replace(plan, epochs=UNLIMITED_EPOCHS, steps=None)
     result = run(
         text,
         output,
@@ -213,31 +206,58 @@ def parse(
 @app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(help="Folder or Hub name of any sentence-transformers model.")],
-    files: Annotated[list[Path], typer.Argument(help="CSV files with the columns sent1, sent2, score.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the scores here, as JSON.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Your own CSV files: sent1, sent2, score.")] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="english, lexical, retrieval, classification, semrel, or mteb:Task,Task. May be given again."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with eval/, retrieval/, classification/: score on its files, not on the Hub's tasks."
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of results; may hold other models'.")] = Path(
+        "results"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what is scored already; run what is missing.")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that the model brings along.")
+    ] = False,
 ) -> None:
-    """Score a model on sentence pairs: Spearman x 100 of cosine against human scores.
+    """Score any sentence encoder with MTEB: a JSON file per task, one table and one chart of all models in the folder.
 
-    [bold]Example:[/]  banyan evaluate my-model sts12.csv sts13.csv
+    [bold]Example:[/]  banyan evaluate my-model --suite english --data ../shared/data --output results
+
+    Your own pairs, Spearman x 100:  banyan evaluate my-model pairs.csv
     """
-    from .evaluation.sts import read_pairs, spearman
+    try:
+        from .evaluation.runner import evaluate as run
+        from .evaluation.suites import entries, file_entries
+    except ModuleNotFoundError as error:
+        raise ImportError("Scoring needs MTEB: pip install 'banyan-hf[eval]'") from error
 
-    pairs = {path.stem: read_pairs(path) for path in files}  # all files are read before the first is scored
-    encoder = _sentence_transformer(model)
-
-    def vectors(texts: list[str]) -> Any:
-        return encoder.encode(texts, convert_to_tensor=True, batch_size=256)
-
-    scores = {name: spearman(vectors, data) for name, data in pairs.items()}
-    mean = sum(scores.values()) / len(scores)
-    table = Table("", Column("Spearman x 100", justify="right"))  # a row each: many columns fit no terminal
-    for name, score in scores.items():
-        table.add_row(name, f"{score:.2f}")
-    table.add_section()
-    table.add_row("mean", f"{mean:.2f}")
-    console.print(table)
-    if output is not None:
-        output.write_text(json.dumps({"model": model, "spearman": scores, "mean": mean}, indent=2) + "\n")
+    if bool(files) == bool(suite):
+        raise ValueError("Name either your own CSV files or a --suite, for example: --suite english --data FOLDER.")
+    # All local files are read before the model is opened.
+    rows = entries(suite, data) if suite else file_entries(files or [])
+    scores = run(
+        model,
+        rows,
+        output,
+        resume=resume,
+        trust_remote_code=trust_remote_code,
+        say=lambda line: console.print(line, markup=False, highlight=False),
+    )
+    if failed := [name for name, score in scores.items() if score is None]:
+        raise ValueError(f"{len(failed)} of {len(rows)} tasks failed: {', '.join(failed)}. The others are in {output}.")
+    for section in dict.fromkeys(row.suite for row in rows):
+        found = [scores[row.name] or 0.0 for row in rows if row.suite == section]
+        if len(found) > 1:
+            console.print(f"mean of {section}: {sum(found) / len(found):.2f}", highlight=False)
+    console.print(f"A table and a chart of all models are in {output}.", markup=False, highlight=False)
 
 
 @app.command()
@@ -252,6 +272,111 @@ def pack(
     from .persistence import pack as copy
 
     console.print(f"{target}: {copy(source, target) / 1e6:.1f} MB.", markup=False, highlight=False)
+
+
+CardLanguage = Annotated[
+    list[str] | None, typer.Option("--language", help="ISO 639 code for the card. May be given again.")
+]
+CardLicense = Annotated[str | None, typer.Option("--license", help="Of the weights, for the card, e.g. apache-2.0.")]
+CardDatasets = Annotated[list[str] | None, typer.Option("--dataset", help="Data set on the Hub it was trained on.")]
+CardResults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--results",
+        help="A model's folder of `banyan evaluate`, or LABEL=FOLDER. The first go into the metadata too.",
+    ),
+]
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="Folder of a trained Banyan.")],
+    repo: Annotated[str, typer.Argument(help="Where to: owner/name.")],
+    private: Annotated[bool, typer.Option("--private", help="Nobody else shall see it.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch; made if it does not exist.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be uploaded.")] = False,
+    language: CardLanguage = None,
+    license: CardLicense = None,
+    dataset: CardDatasets = None,
+    results: CardResults = None,
+    replace_card: Annotated[
+        bool, typer.Option("--replace-card", help="Write the card anew, also where people changed it.")
+    ] = False,
+    max_file_size: Annotated[int, typer.Option(help="Refuse files with more megabytes.")] = 2000,
+) -> None:
+    """Upload a model, so that anybody can open it, with a card that says what it is.
+
+    [bold]Example:[/]  banyan push my-model me/my-model --language en --license apache-2.0 --dry-run
+
+    Training states, checkpoints and pickles stay here. Log in first: hf auth login.
+    """
+    from . import cards
+    from .hub import plan_banyan, publish
+
+    plan = plan_banyan(folder, max_file_size=max_file_size * 1_000_000)
+    chosen = _metadata(language, license, dataset)
+    scores = [cards.Results.read(name) for name in results or ()]
+    fresh = cards.banyan_card(folder, name=repo, results=scores, chosen=chosen)
+    url = publish(
+        plan, fresh, repo, private=private, revision=revision, dry_run=dry_run, replace_card=replace_card,
+        chosen=chosen, say=lambda what: console.print(what, highlight=False),
+    )  # fmt: skip
+    console.print("Dry run: nothing was uploaded." if url is None else f"Uploaded: {url}", markup=False)
+
+
+@app.command()
+def card(
+    folder: Annotated[Path, typer.Argument(help="Folder of a trained Banyan.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Markdown file; what people wrote into it is kept.")],
+    name: Annotated[str, typer.Option(help="Of the repository: owner/name.")] = "owner/name",
+    language: CardLanguage = None,
+    license: CardLicense = None,
+    dataset: CardDatasets = None,
+    results: CardResults = None,
+) -> None:
+    """Write or renew a model card without uploading anything.
+
+    [bold]Example:[/]  banyan card my-model --output my-model/README.md --results results/my-model --language en
+    """
+    from . import cards
+
+    chosen = _metadata(language, license, dataset)
+    scores = [cards.Results.read(where) for where in results or ()]
+    fresh = cards.banyan_card(folder, name=name, results=scores, chosen=chosen)
+    if output.exists():
+        fresh = cards.refresh(output.read_text(encoding="utf-8"), fresh, chosen=chosen)
+    fresh.save(output)
+    console.print(f"Wrote {output}.", markup=False, highlight=False)
+
+
+@app.command("mteb-meta")
+def mteb_meta(
+    repo: Annotated[str, typer.Argument(help="Name of the model on the Hub: owner/name.")],
+    folder: Annotated[
+        Path | None, typer.Option("--model", help="Its folder.", show_default="the model in the box")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Commit on the Hub.", show_default="the newest")] = None,
+    language: Annotated[list[str] | None, typer.Option(help="As MTEB writes it, eng-Latn. May be given again.")] = None,
+    license: Annotated[str | None, typer.Option(help="Of the weights, e.g. apache-2.0.")] = None,
+) -> None:
+    """Print the code that registers a model with MTEB, for a pull request there.
+
+    [bold]Example:[/]  banyan mteb-meta me/my-model --language eng-Latn --license apache-2.0 > my_models.py
+    """
+    from .hub import newest_commit
+    from .persistence import default_model
+    from .registration import model_meta_code
+
+    commit = revision or newest_commit(repo)
+    code = model_meta_code(folder or default_model(), repo, revision=commit, languages=language, license=license)
+    print(code, end="")
+
+
+def _metadata(language: list[str] | None, license: str | None, dataset: list[str] | None) -> dict[str, object]:
+    """What was asked for, by the names that the Hub gives it."""
+    asked = {"language": language, "license": license, "datasets": dataset}
+    single = {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in asked.items()}
+    return {key: value for key, value in single.items() if value}
 
 
 def _sentence_transformer(model: str | None) -> SentenceTransformer:

@@ -245,13 +245,13 @@ def migrate(
         str, typer.Option(help="absolute: the target itself queries. relative: any encoder attached to the space does.")
     ] = "absolute",
     held_out: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             help="Texts like those of the index, one a line, not in the support: measures what would be lost."
         ),
     ] = None,
     min_recall: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(help="Write nothing if recall@10 on the held-out texts is below, for example 0.95."),
     ] = None,
     ids: Annotated[Optional[Path], typer.Option(help="Ids of a .npy file: .npy, or text with one a line.")] = None,  # noqa: UP045
@@ -301,6 +301,39 @@ def migrate(
     console.print(
         f"{done.rows} vectors moved to {done.dims} dimensions of {home}: {len(done.files)} shards in {output}"
     )
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="A saved space, or a saved model that is attached to one.")],
+    repo: Annotated[str, typer.Argument(help="Where to: owner/name.")],
+    private: Annotated[bool, typer.Option("--private", help="Nobody else shall see it.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch; made if it does not exist.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be uploaded.")] = False,
+    license: Annotated[str | None, typer.Option(help="For the card, e.g. apache-2.0.")] = None,
+    language: Annotated[list[str] | None, typer.Option(help="ISO 639 code for the card; may be given again.")] = None,
+    base_model: Annotated[
+        list[str] | None, typer.Option(help="Encoder on the Hub, for the card; may be given again.")
+    ] = None,
+    replace_card: Annotated[bool, typer.Option("--replace-card", help="Write the card anew.")] = False,
+    max_file_size: Annotated[int, typer.Option(help="Refuse files with more megabytes.")] = 2000,
+) -> None:
+    """Upload a space (with report.json and report.svg beside it, if they are there) or an attached model.
+
+    Example: relrep push space me/space --license apache-2.0 --dry-run
+    """
+    from banyan_hf.hub import publish
+    from relrep_hf.hub import plan_push
+
+    asked = {"license": license, "language": language, "base_model": base_model}
+    chosen = {key: value for key, value in asked.items() if value}
+    with _errors():
+        plan, card = plan_push(folder, repo, max_file_size=max_file_size * 1_000_000, chosen=chosen)
+        url = publish(
+            plan, card, repo, private=private, revision=revision, dry_run=dry_run, replace_card=replace_card,
+            chosen=chosen, say=lambda what: console.print(what, highlight=False),
+        )  # fmt: skip
+    console.print("Dry run: nothing was uploaded." if url is None else f"Uploaded: {url}", markup=False, soft_wrap=True)
 
 
 class _errors:

@@ -1,0 +1,138 @@
+"""Six languages: train, score, and set beside word2vec on the same text, multilingual e5, USE and the paper.
+
+What: for each of af, am, ar, es, hi, id, trains a Banyan on text/XX.txt.gz with the recipe `lang` (no setting knows the
+language), trains gensim's skip-gram word2vec on the same text cut into the tokenizer's words, and scores both on
+SemRel's test set; the multilingual encoders are scored beside them where `BANYAN_HF_ENCODERS` has them. One table of
+Spearman x 100. `word2vec` is the plain mean (5 passes of training); `over` is Banyan's root minus that. The nine
+languages of the paper hold ha, mr and te, for which there is no text here, so its mean (60.01) has other columns.
+
+Everything is kept in --work: the same command goes on where it was stopped, and finished languages are only scored.
+
+Time: see benchmarks/README.md. `--held-out STEPS,STEPS` trains on 49 of 50 lines and prints the loss on the others for
+each number of steps: that, and no test set, chose the number in the recipe.
+
+    python benchmarks/banyan_languages.py --output benchmarks/results/languages.json
+    python benchmarks/banyan_languages.py --languages af --held-out 1000,2000
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from banyan_common import data_folder, encoder_folder, parser, print_table, save
+from banyan_runs import mean_loss, pooling_scores
+from gensim.models.keyedvectors import KeyedVectors
+from peers import SETTINGS, sentence_vectors, train_peer, words_cutter, write_corpus
+
+from banyan_hf.evaluation.runner import evaluate
+from banyan_hf.evaluation.sts import read_pairs, spearman
+from banyan_hf.evaluation.suites import SEMREL, entries
+from banyan_hf.training.recipe import Recipe
+from banyan_hf.training.run import train
+
+PAPER_NINE = 60.01
+PEERS = {"e5 multilingual": "e5-multilingual", "USE multilingual": "use-multilingual"}
+HELD_OUT_EVERY = 50
+BATCH_SIZE = Recipe.named("lang").batch_size
+
+
+def train_language(text: Path, folder: Path) -> None:
+    """Train, or go on, or do nothing; what it cost is written beside the model."""
+    if (folder / "config.json").exists():
+        return
+    result = train([str(text)], folder, recipe=Recipe.named("lang"), resume=(folder / "run.json").exists())
+    sentences = len(result.corpus.sentences)
+    cost = {"seconds": result.seconds, "steps": result.steps, "passes": result.steps * BATCH_SIZE / sentences}
+    (folder / "cost.json").write_text(json.dumps(cost), encoding="utf-8")
+
+
+def held_out_losses(text: Path, folder: Path, steps: list[int]) -> dict[int, float]:
+    """Loss on every fiftieth line after training on the others, for each number of steps."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(text, "rt", encoding="utf-8") as file:
+        lines = [line.rstrip("\n") for line in file]
+    held_out = [line for line in lines[::HELD_OUT_EVERY] if line.strip()]
+    (folder / "train.txt").write_text(
+        "\n".join(line for i, line in enumerate(lines) if i % HELD_OUT_EVERY) + "\n", encoding="utf-8"
+    )
+    losses = {}
+    for number in steps:
+        run = folder / str(number)
+        # The output layer, which the loss needs, is in the checkpoint only.
+        if not (run / "config.json").exists():
+            train([str(folder / "train.txt")], run, recipe=Recipe.named("lang", steps=number), save_steps=number,
+                  resume=(run / "run.json").exists())  # fmt: skip
+        losses[number] = mean_loss(run, held_out)
+        print(f"{text.name}: held-out loss after {number} steps {losses[number]:.3f}", flush=True)
+    return losses
+
+
+def word2vec_score(text: Path, pairs_file: Path, folder: Path) -> float:
+    """The plain mean of skip-gram vectors of the same text, words cut as Banyan's tokenizer cuts them."""
+    cut, pairs = words_cutter(), read_pairs(pairs_file)
+    folder.mkdir(parents=True, exist_ok=True)
+    train_peer("word2vec-sg", write_corpus(text, cut, folder / "words.txt"), folder / "word2vec-sg", workers=1)
+    vectors = KeyedVectors.load(str(folder / "word2vec-sg" / "vectors.kv"))
+    texts = pairs.first + pairs.second
+    table = dict(zip(texts, torch.from_numpy(sentence_vectors(vectors, cut(texts), "mean")), strict=True))
+    return spearman(lambda wanted: torch.stack([table[t] for t in wanted]), pairs)
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--languages", nargs="+", default=list(SEMREL), choices=list(SEMREL))
+    arguments.add_argument("--work", type=Path, default=Path("out/languages"), help="models and peers, kept")
+    arguments.add_argument("--held-out", help="numbers of steps to compare on held-out lines, instead of the table")
+    args = arguments.parse_args()
+    data = data_folder()
+
+    if args.held_out:
+        steps = [int(number) for number in args.held_out.split(",")]
+        rows = []
+        for code in args.languages:
+            losses = held_out_losses(data / "text" / f"{code}.txt.gz", args.work / "held_out" / code, steps)
+            rows.append({"language": code, **{f"{number} steps": loss for number, loss in losses.items()}})
+        print_table(rows)
+        save(args.output, held_out=rows)
+        return
+
+    rows = [language_row(code, data, args.work) for code in args.languages]
+    for name, folder in PEERS.items():
+        if (path := encoder_folder(folder)) is not None:
+            semrel = [entry for entry in entries(["semrel"], data) if entry.name[-2:] in args.languages]
+            scores = evaluate(str(path), semrel, args.work / "results", resume=True, trust_remote_code=True)
+            for row in rows:
+                row[name] = scores[f"semrel_{row['language']}"]
+    mean: dict[str, Any] = {"language": "mean", "words": None}
+    for name in list(rows[0])[2:]:
+        values = [row[name] for row in rows]
+        mean[name] = None if None in values else sum(values) / len(values)
+    rows.append(mean)
+    print_table(rows)
+    print(f"The paper's mean over nine languages, three of them others: {PAPER_NINE}")
+    save(args.output, recipe=Recipe.named("lang").to_dict(), word2vec=SETTINGS, paper_nine=PAPER_NINE, rows=rows)
+
+
+def language_row(code: str, data: Path, work: Path) -> dict[str, Any]:
+    """Train what is missing, score what is there."""
+    text, pairs_file = data / "text" / f"{code}.txt.gz", data / "eval" / "semrel" / f"{code}_test.csv"
+    train_language(text, work / code)
+    scores = pooling_scores(work / code, [read_pairs(pairs_file)])
+    word2vec = word2vec_score(text, pairs_file, work / "word2vec" / code)
+    cost = json.loads((work / code / "cost.json").read_text(encoding="utf-8"))
+    with gzip.open(text, "rt", encoding="utf-8") as file:
+        words = sum(len(line.split()) for line in file)
+    return {"language": code, "words": words, **scores, "word2vec": word2vec, "over": scores["root"] - word2vec,
+            "passes": cost["passes"], "minutes of training": cost["seconds"] / 60}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

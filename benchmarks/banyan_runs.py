@@ -1,0 +1,54 @@
+"""What the scripts that train share: a small text, loss on held-out text, the three poolings of one model."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from banyan_hf.encoding import encode, tokenize_batch
+from banyan_hf.evaluation.sts import SentencePairs, spearman
+from banyan_hf.model.modeling_banyan import BanyanForPreTraining
+from banyan_hf.persistence import load_encoder
+
+POOLINGS = ("root", "mean", "root_mean")
+HELD_OUT_BATCH = 256
+
+
+def first_words(text: Path, words: int, target: Path) -> None:
+    """The first lines of a .gz file that hold so many words."""
+    found = 0
+    with gzip.open(text, "rt", encoding="utf-8") as source, target.open("w", encoding="utf-8") as file:
+        for line in source:
+            file.write(line)
+            found += len(line.split())
+            if found >= words:
+                return
+
+
+@torch.no_grad()
+def mean_loss(run: Path, texts: list[str]) -> float:
+    """Exact loss of a run's last checkpoint (which has the output layer), a mean over full batches.
+
+    The loss of a batch has one term for each distinct token, so it depends on the batch's size: that is fixed.
+    """
+    checkpoint = max((run / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    model = BanyanForPreTraining.from_pretrained(checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    batches = [texts[i : i + HELD_OUT_BATCH] for i in range(0, len(texts), HELD_OUT_BATCH)]
+    full = [batch for batch in batches if len(batch) == HELD_OUT_BATCH] or batches
+    return sum(float(model(**tokenize_batch(batch, model.banyan, tokenizer)).loss) for batch in full) / len(full)
+
+
+def pooling_scores(folder: Path, sets: Sequence[SentencePairs]) -> dict[str, float]:
+    """Mean Spearman x 100 over the sets, for each pooling of a saved model."""
+    model, tokenizer = load_encoder(str(folder))
+    means = {}
+    for pooling in POOLINGS:
+        model.config.pooling = pooling
+        means[pooling] = sum(spearman(partial(encode, model=model, tokenizer=tokenizer), s) for s in sets) / len(sets)
+    return means
