@@ -66,8 +66,18 @@ def _tokenizer_state(module: torch.nn.Module) -> str:
     return json.dumps({key: value for key, value in state.items() if key not in ("truncation", "padding")})
 
 
+def _architecture(module: object) -> str:
+    """Describe the transformers configuration of a module, without where and by which version it was saved."""
+    config: Any = getattr(module, "config", None)
+    if not hasattr(config, "to_dict"):
+        return ""
+    aside = ("transformers_version", "auto_map", "dtype", "architectures")  # the weights' own dtype counts anyway
+    kept = {key: value for key, value in config.to_dict().items() if not key.startswith("_") and key not in aside}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
 def encoder_id(encoder: SentenceTransformer) -> str:
-    """Name an encoder by what decides its output: modules, settings, tokenizer, prompts and weights.
+    """Name an encoder by what decides its output: modules, settings, architecture, tokenizer, prompts and weights.
 
     Args:
         encoder: any sentence-transformers model. Its device does not count; its dtype does.
@@ -80,7 +90,8 @@ def encoder_id(encoder: SentenceTransformer) -> str:
         describe: Any = getattr(module, "get_config_dict", None)
         if describe is not None:
             config = json.dumps(describe(), sort_keys=True, default=str)
-            digest.update(f"{type(module).__name__}{config}{_tokenizer_state(module)}".encode())
+            described = f"{type(module).__name__}{config}{_architecture(module)}{_tokenizer_state(module)}"
+            digest.update(described.encode())
     settings = [encoder.prompts, encoder.default_prompt_name, encoder.truncate_dim, encoder.max_seq_length]
     digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
     for name, tensor in sorted(encoder.state_dict().items()):
