@@ -5,11 +5,11 @@ DATA ?= ../shared/data
 # Idle OpenMP threads sleep instead of spinning: on a machine that does anything else, spinning is many times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help demo demo-train test lint recipe-en clean
+.PHONY: help demo demo-train demo-publish test lint recipe-en clean
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.installed: pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,eval,plot,dev]'
 	@touch $@
@@ -19,6 +19,9 @@ demo: .venv/.installed  ## the English model in the box: neighbours, similaritie
 
 demo-train: .venv/.installed  ## from a text file to a model that opens anywhere, in about a minute
 	$(BIN)/python examples/train_small.py
+
+demo-publish: .venv/.installed  ## publish models and a space on a Hub of its own, and open them as a stranger would
+	$(BIN)/python examples/publish_and_open.py
 
 test: .venv/.installed lint  ## lint, types, unit tests and doctests
 	$(BIN)/python -m pytest

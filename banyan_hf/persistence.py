@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
+from .model.code_files import AUTO_MAP, write_code_files
 from .model.modeling_banyan import BanyanModel
 
 BOX = Path(__file__).parent / "english"
@@ -90,9 +91,14 @@ def pack(source: str | os.PathLike, target: str | os.PathLike) -> int:
         if path.name == RUN_FILE:
             continue
         content = json.loads(path.read_text(encoding="utf-8"))
+        if path.name == "config.json":
+            content["auto_map"] = AUTO_MAP
         dense = path.name == "tokenizer.json"
         text = json.dumps(content, ensure_ascii=False, **({"separators": (",", ":")} if dense else {"indent": 2}))
         (staging / path.name).write_text(text + "\n", encoding="utf-8")
+    write_code_files(staging)
+    if (source / "README.md").is_file():
+        shutil.copy(source / "README.md", staging)
     for path in staging.iterdir():
         path.chmod(0o644)  # safetensors makes its files private
     os.replace(staging, target)

@@ -5,7 +5,7 @@ on `eval/dev/sts16.csv` for the three poolings, the last logged loss, wall and C
 changes, written `name:field=value,field=value`. Time: 2 to 5 minutes for an epoch of 10 million words.
 
     python benchmarks/banyan_recipes.py --base default --set epochs=1 \\
-        as-it-is: no-prior:prior_bias=false no-thinning:subsample=null
+        as-it-is: uniform:negative_power=0 no-dropout:dropout=0
 """
 
 from __future__ import annotations

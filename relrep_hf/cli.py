@@ -232,6 +232,39 @@ def translate(
     console.print(f"{len(rows)} vectors of {rows.shape[1]} dimensions moved to {width}, saved in {output}")
 
 
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="A saved space, or a saved model that is attached to one.")],
+    repo: Annotated[str, typer.Argument(help="Where to: owner/name.")],
+    private: Annotated[bool, typer.Option("--private", help="Nobody else shall see it.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch; made if it does not exist.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be uploaded.")] = False,
+    license: Annotated[str | None, typer.Option(help="For the card, e.g. apache-2.0.")] = None,
+    language: Annotated[list[str] | None, typer.Option(help="ISO 639 code for the card; may be given again.")] = None,
+    base_model: Annotated[
+        list[str] | None, typer.Option(help="Encoder on the Hub, for the card; may be given again.")
+    ] = None,
+    replace_card: Annotated[bool, typer.Option("--replace-card", help="Write the card anew.")] = False,
+    max_file_size: Annotated[int, typer.Option(help="Refuse files with more megabytes.")] = 2000,
+) -> None:
+    """Upload a space (with report.json and report.svg beside it, if they are there) or an attached model.
+
+    Example: relrep push space me/space --license apache-2.0 --dry-run
+    """
+    from banyan_hf.hub import publish
+    from relrep_hf.hub import plan_push
+
+    asked = {"license": license, "language": language, "base_model": base_model}
+    chosen = {key: value for key, value in asked.items() if value}
+    with _errors():
+        plan, card = plan_push(folder, repo, max_file_size=max_file_size * 1_000_000, chosen=chosen)
+        url = publish(
+            plan, card, repo, private=private, revision=revision, dry_run=dry_run, replace_card=replace_card,
+            chosen=chosen, say=lambda what: console.print(what, highlight=False),
+        )  # fmt: skip
+    console.print("Dry run: nothing was uploaded." if url is None else f"Uploaded: {url}", markup=False, soft_wrap=True)
+
+
 class _errors:
     """Turn a ValueError into one line on stderr and exit code 1; anything else is a bug and keeps its trace."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
 
+from banyan_hf.cards import template
 from relrep_hf.similarity import AffineMap, Similarity
 
 _TAG = re.compile(r"^relrep_(?P<similarity>wip|cosine|stitched)_(?P<id>[0-9a-f]{16})$")
@@ -50,6 +52,18 @@ def tag_name(similarity: Similarity | str, space_id: str) -> str:
     'relrep_wip_0123456789abcdef'
     """
     return f"relrep_{similarity}_{space_id}"
+
+
+def is_tag(name: str) -> bool:
+    """Whether a module of this name marks an attached model.
+
+    Args:
+        name: as in ``modules.json``.
+
+    Returns:
+        the answer.
+    """
+    return _TAG.match(name) is not None
 
 
 def read_tag(model: SentenceTransformer) -> Tag | None:
@@ -166,6 +180,7 @@ def rebuild(encoder: SentenceTransformer, modules: OrderedDict[str, torch.nn.Mod
     model.module_kwargs = dict(getattr(encoder, "module_kwargs", None) or {})
     model.model_card_data.generate_widget_examples = False
     model.model_card_data.add_tags("relative-representations")
+    model.model_card_data.template_path = Path(template("attached"))
     return model
 
 

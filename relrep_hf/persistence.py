@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from huggingface_hub import HfApi, ModelCard, ModelCardData, snapshot_download
+from huggingface_hub import snapshot_download
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
+
+from relrep_hf.cards import space_card
 
 CONFIG, TENSORS = "space.json", "mixing.safetensors"
 
@@ -64,7 +66,7 @@ def write_space(path: str | os.PathLike[str], config: dict[str, Any], mixing: ND
             save_file({"mixing": np.ascontiguousarray(mixing)}, folder / TENSORS)
         (folder / CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=1), encoding="utf-8")
         if not (Path(path) / "README.md").exists():
-            (folder / "README.md").write_text(card(config), encoding="utf-8")
+            (folder / "README.md").write_text(str(space_card(config)), encoding="utf-8")
 
     write_folder(path, write)
 
@@ -93,46 +95,6 @@ def read_space(path: str | os.PathLike[str]) -> tuple[dict[str, Any], NDArray[np
     # Rows shorter than the longest are padded with zeros at unused columns, so plain assignment is right.
     np.put_along_axis(mixing, tensors["columns"].astype(np.int64), tensors["values"], axis=1)
     return config, mixing
-
-
-def card(config: dict[str, Any]) -> str:
-    """Model card of a space.
-
-    Args:
-        config: as saved.
-
-    Returns:
-        Markdown with a YAML head.
-    """
-    data = ModelCardData(tags=["relative-representations", "banyan"], library_name="relrep_hf")
-    members = "\n".join(f"- {name}: {record['dim']} dimensions" for name, record in config["encoders"].items())
-    return str(
-        ModelCard(
-            f"---\n{data.to_yaml()}\n---\n\n# Relative space `{config['id']}`\n\n"
-            f"{config['anchors']} anchors ({config['selector']}, {config['similarity']}) over {len(config['support'])} "
-            f"support texts. Vectors of encoders that are attached to it can be compared with each other.\n\n"
-            f"```python\nfrom relrep_hf import RelativeSpace\n\nspace = RelativeSpace.from_pretrained(...)\n"
-            f"model = space.attach(encoder)  # a SentenceTransformer\n```\n\nFitted on:\n\n{members}\n"
-        )
-    )
-
-
-def push_folder(folder: str, repo_id: str, *, private: bool | None, token: str | bool | None, message: str) -> str:
-    """Upload a saved space.
-
-    Args:
-        folder: what to upload.
-        repo_id: ``owner/name``; made if it does not exist.
-        private: whether a new repository is private.
-        token: of the Hub.
-        message: of the commit.
-
-    Returns:
-        the commit's address.
-    """
-    api = HfApi(token=token)
-    repo = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-    return str(api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message))
 
 
 def pull_folder(name: str, *, revision: str | None, token: str | bool | None, cache_dir: str | None) -> str:

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -345,21 +346,39 @@ class RelativeSpace:
             )
         return space
 
-    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | bool | None = None) -> str:
-        """Upload the space.
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        report: Mapping[str, Any] | None = None,
+        private: bool | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+    ) -> str:
+        """Upload the space with a card; a card that is there already keeps what people wrote into it.
 
         Args:
             repo_id: ``owner/name``.
+            report: of ``retention_report``; it and its chart go along and into the card.
             private: whether a new repository is private.
+            revision: branch; made if it does not exist.
             token: of the Hub.
 
         Returns:
             address of the commit. Hubs other than huggingface.co may need ``HF_HUB_DISABLE_XET=1``.
         """
+        from relrep_hf import hub
+        from relrep_hf.report_view import chart
+
         with tempfile.TemporaryDirectory() as folder:
             self.save(folder)
+            if report is not None:
+                (Path(folder) / hub.REPORT).write_text(json.dumps(report, indent=1), encoding="utf-8")
+                chart(report, Path(folder) / hub.CHARTS[0])
+            plan, card = hub.plan_push(folder, repo_id)
+            hub.add_card(plan, card, repo_id, on_hub=hub.card_on_hub(repo_id, revision=revision, token=token))
             message = f"Relative space {self.id}"
-            return persistence.push_folder(folder, repo_id, private=private, token=token, message=message)
+            return hub.push(plan, repo_id, private=bool(private), revision=revision, token=token, message=message)
 
     @classmethod
     def from_pretrained(

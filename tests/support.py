@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
+import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import hub_server
+
+# huggingface_hub reads these once, when it is imported. So no test can reach another Hub than the one in this process,
+# not even by mistake; and most tests are offline, so that they cannot reach that one either.
+assert "huggingface_hub" not in sys.modules, "a plugin imported huggingface_hub before the tests could set its endpoint"
+HUB = hub_server.Hub()
+HF_HOME = tempfile.mkdtemp(prefix="banyan-tests-")
+atexit.register(shutil.rmtree, HF_HOME, ignore_errors=True)
+os.environ.update(HF_ENDPOINT=HUB.url, HF_HOME=HF_HOME, HF_HUB_OFFLINE="1", HF_HUB_DISABLE_XET="1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from huggingface_hub import constants
 from torch import Tensor
 
 from banyan_hf import BanyanConfig, BanyanForPreTraining
@@ -135,6 +147,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
     text = folder / "text.txt"
     text.write_text("\n".join(grammar_sentences(600, seed=0)) + "\n", encoding="utf-8")
     return train([str(text)], folder / "model", recipe=TINY, save_steps=1000, say=lambda line: None)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
+    """The loopback Hub, empty, reachable, and with somebody logged in."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    for state in (HUB.repos, HUB.objects, HUB.log, HUB.faults):
+        state.clear()
+    yield HUB
+    unknown = [line for line in HUB.log if line.startswith("UNKNOWN")]
+    assert not unknown, unknown
 
 
 Outcome = tuple[int, str]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 from collections import Counter
 
-import numpy as np
 import pytest
-import torch
 from support import grammar_sentences
 
 from banyan_hf.tokenizer import train_tokenizer
@@ -15,9 +13,7 @@ from banyan_hf.training.corpus import (
     BATCH,
     batches,
     collate,
-    keep_probability,
     load_texts,
-    thin,
     token_counts,
     tokenize,
 )
@@ -126,16 +122,7 @@ def test_token_counts(tmp_path, n_short):
     assert counts.tolist() == [expected[token] for token in range(len(tokenizer))]
 
 
-def test_keep_probability_is_word2vecs():
-    found = keep_probability(np.array([90, 9, 1, 0]), threshold=0.01)
-    assert found.tolist() == pytest.approx([(0.01 / 0.9) ** 0.5, (0.01 / 0.09) ** 0.5, 1, 1])
-
-
-def test_collate_and_thin():
-    rows = [{"input_ids": [5, 6, 7]}, {"input_ids": [7]}]
-    batch = collate(rows)
+def test_collate():
+    batch = collate([{"input_ids": [5, 6, 7]}, {"input_ids": [7]}])
     assert batch["input_ids"].tolist() == [[5, 6, 7], [7, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-    keep = torch.tensor([0, 0, 0, 0, 0, 1, 0, 0.5])
-    masks = torch.stack([thin(collate(rows * 50), keep)["attention_mask"] for _ in range(20)]).double().mean((0, 1))
-    assert masks.tolist() == [pytest.approx(0.75, abs=0.05), 0, pytest.approx(0.25, abs=0.05)]

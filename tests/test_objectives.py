@@ -64,6 +64,22 @@ def test_accidental_hits_are_left_out():
     assert_equal_with_gradients(ours, torch.stack(rows).mean(), inputs, relative=1e-11)
 
 
+def test_a_token_drawn_twice_counts_twice():
+    """As word2vec's negatives: a sample with repetitions is a sum over its draws, without those of the row's target."""
+    inputs, targets = problem(CHUNK + 9)
+    negatives = torch.randint(V // 2, (30,), generator=torch.Generator().manual_seed(2))
+    hidden, weight, bias = inputs
+    logits = hidden @ weight.T + bias
+    rows = []
+    for logit, target in zip(logits, targets.tolist(), strict=True):
+        others = [token for token in negatives.tolist() if token != target]
+        z = logit[target].exp() + (V - 1) / len(others) * logit[others].exp().sum()
+        rows.append(z.log() - logit[target])
+    assert len(negatives.unique()) < len(negatives)
+    ours = sampled_cross_entropy(*inputs, targets, negatives)
+    assert_equal_with_gradients(ours, torch.stack(rows).mean(), inputs, relative=1e-11)
+
+
 def test_only_the_target_was_drawn():
     inputs, targets = problem(1)
     loss = sampled_cross_entropy(*inputs, targets, targets)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from support import assert_same, grammar_sentences
 
 from banyan_hf.encoding import encode
+from banyan_hf.model.code_files import AUTO_MAP, code_files
 from banyan_hf.persistence import load_encoder, pack
 
 
@@ -15,6 +18,8 @@ def test_pack(trained, tmp_path):
     files = {path.name: path.stat().st_size for path in (tmp_path / "small").iterdir()}
     assert size == sum(files.values())
     assert "run.json" not in files
+    assert {path.name for path in code_files()} <= set(files)
+    assert json.loads((tmp_path / "small/config.json").read_text())["auto_map"] == AUTO_MAP
     (model, tokenizer), (packed, its_tokenizer) = (
         load_encoder(str(trained.folder)),
         load_encoder(str(tmp_path / "small")),

@@ -159,9 +159,9 @@ def test_half_written_checkpoint_is_ignored(text, uninterrupted, tmp_path):
     assert_same_run(folder, uninterrupted.folder)
 
 
-def test_thinned_text_resumes_too(text, tmp_path):
-    """Subsampling draws random numbers, and data are fetched one batch ahead of the step that is saved."""
-    recipe = replace(SMALL, subsample=0.005)
+def test_drawn_negatives_resume_too(text, tmp_path):
+    """Negatives are random numbers, and data are fetched one batch ahead of the step that is saved."""
+    recipe = replace(SMALL, negative_power=0.75)
     whole = train([text], tmp_path / "whole", recipe=recipe, save_steps=10, say=lambda line: None)
     folder = unfinished(whole.folder, tmp_path / "run", last=whole.steps - 1)
     train([text], folder, recipe=recipe, resume=True, save_steps=10, say=lambda line: None)

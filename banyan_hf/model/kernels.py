@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+try:  # outside of `try`, transformers would take numba for a requirement of every model on the Hub
+    from numba import njit
+except ImportError as error:
+    raise ImportError("These kernels need numba: pip install numba. Without it the torch backend runs.") from error
 
 from .counter_dropout import BLOCK, GOLDEN, LANES, MIX_1, MIX_2
 

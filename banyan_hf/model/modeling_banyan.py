@@ -14,20 +14,24 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers.initialization as init
+from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
-from . import induction
+from .code_files import AUTO_MAP, write_code_files
 from .configuration_banyan import BanyanConfig
 from .counter_dropout import CounterDropout, leaf_keys, node_keys
 from .graph import EntangledGraph, entangle
+from .induction import induce
 from .message_passing import Compose, Decompose, LinearCompose, LinearDecompose, downward, upward
 from .objectives import contrastive, cross_entropy, sampled_cross_entropy
+from .short_card import CARD, short_card
 from .st_files import write_sentence_transformers_files
 
 try:
     from . import numba_backend
+    from .numba_backend import EntangledPass  # names its file in the one way that transformers follows (code_files.py)
 except ImportError:  # numba is optional: the torch backend does everything
     numba_backend = None  # type: ignore[assignment]
 
@@ -96,11 +100,14 @@ class BanyanPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, except that a checkpoint without all tensors of the encoder is refused.
+        """As in transformers, except that pickles and checkpoints without all tensors of the encoder are refused.
 
         A fresh output layer is legal (the encoder alone was saved); a fresh token table or composition is not.
         """
         wanted = kwargs.pop("output_loading_info", False)
+        if kwargs.get("use_safetensors") is False:
+            raise ValueError("use_safetensors=False: a Banyan's weights are read from safetensors and nothing else.")
+        kwargs["use_safetensors"] = True  # transformers would else fall back on pytorch_model.bin
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         model, info = loaded
         if lost := sorted(key for key in info["missing_keys"] if not key.startswith("lm_head.")):
@@ -111,9 +118,40 @@ class BanyanPreTrainedModel(PreTrainedModel):
         return (model, info) if wanted else model
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save as transformers does, and add what `SentenceTransformer(folder)` needs to find the pooled output."""
+        """Save as transformers does, with the code and the small files that let anybody open the folder.
+
+        The folder then opens with transformers and with sentence-transformers, also where banyan_hf is not installed
+        (there with `trust_remote_code=True`).
+        """
+        push = kwargs.pop("push_to_hub", False)
+        names = ("repo_id", "private", "revision", "commit_message", "create_pr")
+        where = {name: kwargs.pop(name) for name in names if name in kwargs}
+        self.config.auto_map = dict(AUTO_MAP)  # complete and without the name of a repository: the code is right here
         super().save_pretrained(save_directory, *args, **kwargs)
-        write_sentence_transformers_files(save_directory, pad_token_id=self.config.pad_token_id)
+        if kwargs.get("is_main_process", True):
+            write_code_files(save_directory)
+            write_sentence_transformers_files(save_directory, pad_token_id=self.config.pad_token_id)
+            if push:
+                where.setdefault("repo_id", os.path.basename(os.path.abspath(save_directory)))
+                self.push_to_hub(token=kwargs.get("token"), **where)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """Upload as transformers does; a repository without a card gets one that says how to open a Banyan.
+
+        Push the tokenizer too, or push a saved folder with `banyan push`, which writes a full card.
+
+        Args:
+            repo_id: `owner/name`.
+            **kwargs: as in transformers: private, token, revision, commit_message, ...
+
+        Returns:
+            Address of the commit.
+        """
+        api = HfApi(token=kwargs.get("token"))
+        repo = api.create_repo(repo_id, private=kwargs.get("private"), exist_ok=True).repo_id
+        if not api.file_exists(repo, CARD):
+            api.upload_file(path_or_fileobj=short_card(repo).encode(), path_in_repo=CARD, repo_id=repo)
+        return str(super().push_to_hub(repo_id, **kwargs))
 
 
 class BanyanModel(BanyanPreTrainedModel):
@@ -279,13 +317,13 @@ class BanyanModel(BanyanPreTrainedModel):
             masks = None if dropout is None else CounterDropout(*dropout, keys=keys)
             ready = [values] if leaves.dtype == torch.float32 else None
             scales_and_biases = torch.stack(self.decompose.coefficients(leaves.dtype)).split(2)  # (2, D) each
-            up, below = numba_backend.EntangledPass.apply(
+            up, below = EntangledPass.apply(
                 graph, masks, ready, graph.n_nodes if down == "nodes" else graph.n_leaves, leaves,
                 *self.compose.coefficients(leaves.dtype), *scales_and_biases,
             )  # fmt: skip
             return graph, up, below
 
-        graph = induction.induce(
+        graph = induce(
             leaves[token_leaf],
             offsets,
             self.compose,
@@ -436,6 +474,7 @@ class BanyanForPreTraining(BanyanPreTrainedModel):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        negatives: Tensor | None = None,
         output_logits: bool = False,
         return_loss: bool = True,
         return_dict: bool | None = None,
@@ -444,6 +483,8 @@ class BanyanForPreTraining(BanyanPreTrainedModel):
 
         Args:
             input_ids, attention_mask: as in `BanyanModel.forward`.
+            negatives: (M,) int64, the tokens that targets are told from in training; see `sampled_cross_entropy`.
+                Default: `config.num_negatives` different ones, uniformly drawn.
             output_logits: also return the scores at the leaves, over the whole vocabulary: (n_leaves, V).
             return_loss: `Trainer` reads this name to know that the model makes its own loss.
             return_dict: `False` for a plain tuple.
@@ -454,17 +495,18 @@ class BanyanForPreTraining(BanyanPreTrainedModel):
         wanted = "nodes" if self.lm_head is None else "leaves"
         graph, up, down = self.banyan.entangle(input_ids, attention_mask, down=wanted)
         hidden, targets = down[: graph.n_leaves].to(self.dtype), graph.leaf_tokens
-        loss = self._loss(hidden, targets, up, down) if return_loss else None
+        loss = self._loss(hidden, targets, up, down, negatives) if return_loss else None
         logits = self.lm_head(hidden) if output_logits and self.lm_head is not None else None
         output = BanyanForPreTrainingOutput(loss=loss, logits=logits, leaf_tokens=targets)
         use_dict = self.config.return_dict if return_dict is None else return_dict
         return output if use_dict else output.to_tuple()
 
-    def _loss(self, hidden: Tensor, targets: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def _loss(self, hidden: Tensor, targets: Tensor, up: Tensor, down: Tensor, negatives: Tensor | None) -> Tensor:
         if self.lm_head is None:
             return contrastive(up, down, temperature=self.config.temperature)
         weight, bias = self.lm_head.weight, self.lm_head.bias
         if self.training and self.config.num_negatives is not None:
-            negatives = torch.randperm(len(weight), device="cpu")[: self.config.num_negatives].to(weight.device)
-            return sampled_cross_entropy(hidden, weight, bias, targets, negatives)
+            if negatives is None:
+                negatives = torch.randperm(len(weight), device="cpu")[: self.config.num_negatives]
+            return sampled_cross_entropy(hidden, weight, bias, targets, negatives.to(weight.device))
         return cross_entropy(hidden, weight, bias, targets)

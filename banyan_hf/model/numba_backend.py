@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from . import kernels
 from .counter_dropout import CounterDropout, leaf_keys
 from .graph import EntangledGraph
+from .kernels import BLOCK, STRUCTURES
 
 
 def _dropout_arguments(dropout: CounterDropout | None, dtype: torch.dtype) -> Callable[[int | slice], tuple[Any, ...]]:
@@ -72,7 +73,7 @@ def induce(
     stream, threshold, scale = _dropout_arguments(mask, torch.float32)(0)[1:]
     n_nodes = kernels.induce(
         values.numpy(), _unsigned(keys), n_leaves, token_leaf.numpy(), offsets.numpy(),
-        *(c.numpy() for c in coefficients), share, kernels.STRUCTURES[structure], stream, threshold, scale,
+        *(c.numpy() for c in coefficients), share, STRUCTURES[structure], stream, threshold, scale,
         left.numpy(), right.numpy(), roots.numpy(),
     )  # fmt: skip
     graph = EntangledGraph(
@@ -103,7 +104,7 @@ def encode(
     """
     kernels.encode(
         table.detach().numpy(), tokens.numpy(), offsets.numpy(), *(c.detach().numpy() for c in coefficients),
-        kernels.STRUCTURES[structure], roots.numpy(),
+        STRUCTURES[structure], roots.numpy(),
     )  # fmt: skip
 
 
@@ -196,8 +197,8 @@ class EntangledPass(torch.autograd.Function):
 def _share_coordinates(kernel: Any, values: Tensor, *arguments: Any) -> None:
     """Run a pass on slices of the coordinates, one per thread that torch may use; small batches on one."""
     n_nodes, size = values.shape
-    slices = max(1, min(torch.get_num_threads(), size // kernels.BLOCK)) if n_nodes * size > 1 << 18 else 1
-    width = -(-size // slices // kernels.BLOCK) * kernels.BLOCK
+    slices = max(1, min(torch.get_num_threads(), size // BLOCK)) if n_nodes * size > 1 << 18 else 1
+    width = -(-size // slices // BLOCK) * BLOCK
     bounds = [(first, min(first + width, size)) for first in range(0, size, width)]
     if len(bounds) == 1:
         kernel(0, size, *arguments)

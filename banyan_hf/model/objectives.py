@@ -71,17 +71,19 @@ class _SampledCrossEntropy(torch.autograd.Function):
     """As `_ExactCrossEntropy`, over each row's target and the shared negatives."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, negatives: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, drawn: Tensor) -> Tensor:
+        negatives, times = drawn.unique(return_counts=True)  # (m,) tokens of the sample, and how often each was drawn
         n, m = len(hidden), len(negatives)
-        place = torch.full((len(weight),), -1, device=negatives.device)  # (V,) where a token stands in the sample
-        place[negatives] = torch.arange(m, device=negatives.device)
+        place = torch.full((len(weight),), -1, device=drawn.device)  # (V,) where a token stands in the sample
+        place[negatives] = torch.arange(m, device=drawn.device)
         hit = place[targets]  # (n,) where the row's own target was drawn by accident, or -1
-        shift = torch.log((len(weight) - 1) / (m - (hit >= 0).to(hidden.dtype)).clamp(min=1))  # (n,)
+        others = len(drawn) - torch.where(hit >= 0, times[hit], 0)  # (n,) draws that are not the row's target
+        shift = torch.log((len(weight) - 1) / others.clamp(min=1).double()).to(hidden.dtype)  # (n,)
         rows = torch.cat([targets, negatives])  # (n + m,)
         vectors, biases = weight[rows], bias[rows]
         grad_vectors, grad_biases = torch.zeros_like(vectors), torch.zeros_like(biases)
         grad_hidden, total = torch.empty_like(hidden), hidden.new_zeros(())
-        sample, sample_bias = vectors[n:], biases[n:]
+        sample, sample_bias = vectors[n:], biases[n:] + times.double().log().to(bias.dtype)
         for start in range(0, n, CHUNK):
             chunk = slice(start, min(start + CHUNK, n))
             h, own_vectors = hidden[chunk], vectors[chunk]
@@ -113,15 +115,17 @@ class _SampledCrossEntropy(torch.autograd.Function):
 
 
 def sampled_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, negatives: Tensor) -> Tensor:
-    """Cross-entropy of each target against a shared uniform sample of tokens that stands for the whole vocabulary.
+    """Cross-entropy of each target against a shared sample of tokens that stands for the whole vocabulary.
 
-    The M negatives of a row (the sample without the row's own target) speak for all V - 1 other tokens, so their
-    scores are raised by log((V - 1) / M): the estimate of the partition function is unbiased (Jean et al. 2015). With
-    the whole vocabulary as the sample this *is* `cross_entropy`.
+    The M negatives of a row (the draws that are not its own target) speak for all V - 1 other tokens, so their scores
+    are raised by log((V - 1) / M). Drawn uniformly, that estimate of the partition function is unbiased (Jean et al.
+    2015), and with the whole vocabulary as the sample this *is* `cross_entropy`. Drawn from another distribution q the
+    scores learn log(p / q) instead of log p, as word2vec's do: with q near the tokens' own frequency, how much more
+    likely a token is here than anywhere.
 
     Args:
         hidden: (n, D); weight, bias: (V, D), (V,); targets: (n,) int64.
-        negatives: (M,) int64, distinct token ids.
+        negatives: (M,) int64, token ids; one that was drawn k times counts k times.
 
     Returns:
         () the mean over the n rows; 0 if there are none.

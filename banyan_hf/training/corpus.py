@@ -175,40 +175,6 @@ def token_counts(corpus: Corpus, vocab_size: int) -> np.ndarray:
     return counts
 
 
-def presence_log_prior(counts: np.ndarray, tokens_per_batch: float) -> Tensor:
-    """Log-probability that a leaf of a batch is a given token, before anything is known of its contexts.
-
-    The objective has one term per distinct token of a batch, so what counts is not how often a token occurs but in how
-    many batches: p(w) ~ 1 - (1 - f(w))^T, with f its share of the text and T the tokens of a batch.
-
-    Args:
-        counts: (V,) occurrences in the text; tokens that never occur are given half a one.
-        tokens_per_batch: T.
-
-    Returns:
-        (V,) float32, the logarithm of p normalised over the vocabulary.
-
-    Example:
-        >>> prior = presence_log_prior(np.array([80, 10, 10]), tokens_per_batch=1).exp()
-        >>> [round(p, 3) for p in prior.tolist()]
-        [0.8, 0.1, 0.1]
-    """
-    smoothed = np.maximum(counts, 0.5)
-    present = -np.expm1(tokens_per_batch * np.log1p(-smoothed / (smoothed.sum() + 1e-9)))
-    return torch.from_numpy(np.log(present / present.sum())).float()
-
-
-def keep_probability(counts: np.ndarray, threshold: float) -> Tensor:
-    """word2vec's subsampling: tokens of frequency f stay with probability sqrt(threshold / f), at most 1.
-
-    Example:
-        >>> keep_probability(np.array([100, 1, 0]), threshold=0.01).tolist()[1:]
-        [1.0, 1.0]
-    """
-    frequency = torch.from_numpy(counts / max(counts.sum(), 1)).clamp(min=1e-30)
-    return (threshold / frequency).sqrt().clamp(max=1.0)
-
-
 def collate(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
     """Pad a batch on the right: input_ids and attention_mask, (B, L) int64 each.
 
@@ -219,23 +185,3 @@ def collate(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     ids = pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
     return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
-
-
-def thin(batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
-    """Hide occurrences of frequent tokens from a batch, at random.
-
-    Args:
-        batch: input_ids and attention_mask, (B, L) each.
-        keep: (V,) probability that an occurrence of a token stays; draws come from torch's generator.
-
-    Returns:
-        The batch with another attention_mask.
-
-    Example:
-        >>> batch = {"input_ids": torch.tensor([[1, 0, 2]]), "attention_mask": torch.tensor([[1, 1, 0]])}
-        >>> thin(batch, torch.tensor([0.0, 1.0, 1.0]))["attention_mask"].tolist()
-        [[1, 0, 0]]
-    """
-    ids, mask = batch["input_ids"], batch["attention_mask"]
-    stays = torch.rand(ids.shape) < keep[ids.cpu()]  # (B, L)
-    return {**batch, "attention_mask": mask * stays.to(mask)}

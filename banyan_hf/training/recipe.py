@@ -14,8 +14,8 @@ from ..model.configuration_banyan import BanyanConfig
 FOLDER = Path(__file__).parent / "recipes"
 FIELD_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "seed"), (int,)),
-    **dict.fromkeys(("epochs", "learning_rate", "dropout"), (int, float)),
-    **dict.fromkeys(("max_minutes", "subsample"), (int, float, type(None))),
+    **dict.fromkeys(("epochs", "learning_rate", "dropout", "negative_power"), (int, float)),
+    "max_minutes": (int, float, type(None)),
     **dict.fromkeys(("num_negatives", "steps"), (int, type(None))),
 }
 CHOICES = {
@@ -32,9 +32,9 @@ class Recipe:
         tokenizer_kind, vocab_size: of the tokenizer, if one is trained.
         hidden_size, num_channels, composition, entangled, objective, structure, dropout, num_negatives: of the model;
             see `BanyanConfig`.
-        prior_bias: start the output layer's bias at the log-probability of each token, instead of learning it from 0.
+        negative_power: negatives are drawn with a token's frequency to this power; 0: uniformly, which estimates the
+            exact softmax; 0.75: as word2vec does, which learns how much likelier a token is here than elsewhere.
         min_tokens, max_tokens: shorter and longer sentences are left out.
-        subsample: thin out tokens more frequent than this share of the text, as word2vec does; `None`: keep all.
         epochs: passes over the text.
         steps: batches in all, whatever the size of the text; `None`: as many as the epochs need.
         max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
@@ -58,11 +58,10 @@ class Recipe:
     objective: Literal["cross_entropy", "contrastive"] = "cross_entropy"
     structure: Literal["greedy", "left", "right", "balanced", "random"] = "greedy"
     dropout: float = 0.1
-    prior_bias: bool = False
     num_negatives: int | None = 1000
+    negative_power: float = 0.0
     min_tokens: int = 4
     max_tokens: int = 200
-    subsample: float | None = None
     epochs: float = 3
     steps: int | None = None
     max_minutes: float | None = None
@@ -77,7 +76,7 @@ class Recipe:
             if isinstance(value, bool) or not isinstance(value, kinds):
                 wanted = " or ".join("none" if kind is type(None) else kind.__name__ for kind in kinds)
                 raise ValueError(f"{name}={value!r} in a recipe must be {wanted}.")
-        for name in ("epochs", "steps", "batch_size", "learning_rate", "max_minutes", "subsample"):
+        for name in ("epochs", "steps", "batch_size", "learning_rate", "max_minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be positive.")

@@ -25,7 +25,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ..encoding import encode
 from ..evaluation.sts import SentencePairs, spearman
-from .corpus import Corpus, collate, keep_probability, presence_log_prior, thin, token_counts
+from .corpus import Corpus, collate, token_counts
 from .recipe import Recipe
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -81,16 +81,10 @@ class BanyanTrainer(Trainer):
             dataloader_pin_memory=torch.accelerator.is_available(),
             report_to="none",
         )
-        self._keep: Tensor | None = None  # (V,) probability that an occurrence of a token is read
-        if recipe.subsample is not None or recipe.prior_bias:
-            counts = token_counts(corpus, len(tokenizer))
-            if recipe.subsample is not None:
-                self._keep = keep_probability(counts, recipe.subsample)
-                counts = counts * self._keep.numpy()
-            if recipe.prior_bias:
-                per_batch = recipe.batch_size * counts.sum() / len(corpus.sentences)
-                bias = model.get_parameter("lm_head.bias")
-                bias.data.copy_(presence_log_prior(counts, per_batch))  # a resumed run overwrites it
+        self._noise: Tensor | None = None  # (V,) what negatives are drawn from, if not uniformly
+        if recipe.num_negatives is not None and recipe.negative_power > 0:
+            counts = torch.from_numpy(token_counts(corpus, len(tokenizer)))
+            self._noise = counts.double().pow(recipe.negative_power).float()
         super().__init__(
             model=model,
             args=arguments,
@@ -135,9 +129,10 @@ class BanyanTrainer(Trainer):
         return self.lr_scheduler
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """One step, on thinned sentences if the recipe says so, counted in the tokens that are read."""
-        if self._keep is not None:  # not in the collator: data are fetched ahead, and a resumed run must draw the same
-            inputs = thin(inputs, self._keep)
+        """One step, with the recipe's negatives, counted in tokens."""
+        if self._noise is not None:  # not in the collator: data are fetched ahead, and a resumed run must draw the same
+            assert self.recipe.num_negatives is not None
+            inputs["negatives"] = torch.multinomial(self._noise, self.recipe.num_negatives, replacement=True)
         self.n_tokens += int(inputs["attention_mask"].sum())
         return super().training_step(model, inputs, *args, **kwargs)
 

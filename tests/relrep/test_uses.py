@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,44 +209,3 @@ def test_command_line(encoders, texts, held_out, tmp_path) -> None:
     )
     assert not list(tmp_path.glob("*y*.tmp"))
     assert not list(tmp_path.glob(".y*"))
-
-
-HUB = """
-import os, sys
-sys.path.insert(0, sys.argv[1])
-import hub_server
-server = hub_server.serve()
-os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_address[1]}"
-from relrep_hf import RelativeSpace, space_id
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import RepositoryNotFoundError
-from sentence_transformers import SentenceTransformer
-space = RelativeSpace.load(sys.argv[2])
-space.push_to_hub("me/space", token="x")
-space.push_to_hub("me/space", token="x")  # again, without harm
-pulled = RelativeSpace.from_pretrained("me/space", token="x")
-assert pulled.id == space.id and (pulled.mixing == space.mixing).all()
-assert space.id in open(hf_hub_download("me/space", "README.md", token="x")).read()
-attached = space.attach(SentenceTransformer(sys.argv[3], device="cpu"))
-attached.push_to_hub("me/attached", token="x")
-plain = SentenceTransformer("me/attached", device="cpu", token="x")
-assert (plain.encode(["the old cat"]) == attached.encode(["the old cat"])).all()
-assert space_id(plain) == space.id
-try:
-    RelativeSpace.from_pretrained("me/nothing", token="x")
-except RepositoryNotFoundError:
-    print("DONE")
-"""
-
-
-def test_hub_round_trip(space, encoders, tmp_path) -> None:
-    space.save(tmp_path / "space")
-    encoders["s50"].save_pretrained(str(tmp_path / "s50"))
-    # HF_ENDPOINT is read when huggingface_hub is imported, hence a process of its own.
-    environment = os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", HUB, str(Path(__file__).parent), str(tmp_path / "space"), str(tmp_path / "s50")],
-        capture_output=True, text=True, env=environment, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "DONE" in done.stdout
