@@ -11,7 +11,7 @@ help:  ## list the targets
 
 .venv/.installed: pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,eval,plot,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,eval,plot,index,dev]'
 	@touch $@
 
 demo: .venv/.installed  ## the English model in the box: neighbours, similarities, a tree; offline, seconds

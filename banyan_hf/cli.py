@@ -126,18 +126,45 @@ def train(
 
 @app.command()
 def encode(
-    text: Annotated[Path, typer.Argument(help="Text file, one text a line.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .npy file to write: float32, one row per line.")],
+    text: Annotated[
+        list[str], typer.Argument(help="Text files, one text a line (plain, .gz), or a dataset with a 'text' column.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="A .npy file (float32, a row per line), or a folder for parquet shards."),
+    ],
     model: ModelOption = None,
     batch_size: Annotated[int, typer.Option(help="Texts at a time.")] = 1024,
+    workers: Annotated[int, typer.Option(help="Processes (shards only).")] = 1,
+    rows_per_shard: Annotated[
+        int, typer.Option(help="Texts in a shard; a killed worker loses at most one shard.")
+    ] = 100_000,
+    engine: Annotated[str, typer.Option(help="Who runs the workers: 'datasets' or 'ray'.")] = "datasets",
 ) -> None:
     """Turn every line of a file into a vector.
 
     [bold]Example:[/]  banyan encode sentences.txt --output vectors.npy
-    """
-    from .encoding import encode_file
 
-    shape = encode_file(text, output, _sentence_transformer(model), batch_size=batch_size)
+    A corpus goes into a folder of parquet shards; run the same command again and the missing ones are made:
+
+    [bold]Example:[/]  banyan encode corpus-*.txt.gz --output vectors --workers 8
+    """
+    from .encoding import encode_corpus, encode_file
+
+    if output.suffix == ".npy":
+        if len(text) != 1 or workers != 1:
+            raise ValueError("A .npy file takes one text file and one worker; name a folder as --output for shards.")
+        shape = encode_file(Path(text[0]), output, _sentence_transformer(model), batch_size=batch_size)
+    else:
+        shape = encode_corpus(
+            text,
+            output,
+            _checked(model),
+            batch_size=batch_size,
+            rows_per_shard=rows_per_shard,
+            workers=workers,
+            engine=engine,
+        )
     console.print(f"Wrote {shape[0]:,} vectors of {shape[1]} numbers to {output}.", markup=False)
 
 
@@ -355,11 +382,15 @@ def _metadata(language: list[str] | None, license: str | None, dataset: list[str
 def _sentence_transformer(model: str | None) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
 
+    return SentenceTransformer(_checked(model))
+
+
+def _checked(model: str | None) -> str:
     from .persistence import check_name, default_model
 
     model = model or default_model()
     check_name(model)
-    return SentenceTransformer(model)
+    return model
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,8 @@ from transformers import PreTrainedTokenizerBase
 from .model.modeling_banyan import BanyanModel
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
 
@@ -107,3 +111,105 @@ def encode_file(source: Path, target: Path, model: SentenceTransformer, *, batch
     vectors.flush()
     os.replace(temporary, target)
     return shape
+
+
+def encode_corpus(
+    sources: Sequence[str],
+    folder: Path,
+    model: str,
+    *,
+    batch_size: int = 1024,
+    rows_per_shard: int = 100_000,
+    workers: int = 1,
+    engine: str = "datasets",
+) -> tuple[int, int]:
+    """Encode a corpus into parquet shards with the columns `id` (row number) and `vector`.
+
+    A shard is written whole or not at all; after a stop the same call makes those that are missing.
+
+    Args:
+        sources: text files, one text a line (plain or .gz), or the name of a dataset with a `text` column.
+        folder: of the shards; a hidden neighbour holds the memory-mapped texts while the work lasts.
+        model: folder or Hub name of any sentence-transformers model; every worker opens it once.
+        batch_size: texts at a time.
+        rows_per_shard: texts in a file; also what a killed worker loses at most.
+        workers: processes.
+        engine: who runs them, `"datasets"` or `"ray"`.
+
+    Returns:
+        The shape (texts, D) of all shards together.
+
+    Raises:
+        ValueError: the sources or the folder are not usable; see the message.
+        RuntimeError: a worker died; call again.
+    """
+    import shutil
+
+    import pyarrow as pa
+
+    from relrep_hf.provenance import KEY, Provenance
+    from relrep_hf.sharding import write_shards
+    from relrep_hf.vector_files import vector_type
+
+    from .training.corpus import check_sources, load_texts
+
+    check_sources(sources)
+    opened = open_encoder(model)
+    provenance, dims = Provenance.of(opened), int(opened.get_embedding_dimension() or 0)
+    texts = load_texts(sources, folder.with_name(f".{folder.name}-corpus"))
+    schema = pa.schema({"id": pa.int64(), "vector": vector_type(dims)}, metadata={KEY: provenance.to_json()})
+    write_shards(
+        EncodedRows(texts, model, batch_size, max(torch.get_num_threads() // workers, 1), schema),
+        folder,
+        count=len(texts),
+        schema=schema,
+        plan={"sources": list(sources), "encoder": provenance.encoder, "space": provenance.space},
+        rows_per_shard=rows_per_shard,
+        workers=workers,
+        engine=engine,  # type: ignore[arg-type]
+    )
+    shutil.rmtree(folder.with_name(f".{folder.name}-corpus"), ignore_errors=True)
+    return len(texts), dims
+
+
+@lru_cache(maxsize=1)
+def open_encoder(model: str) -> SentenceTransformer:
+    """A sentence-transformers model, opened once in a process."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(model)
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows of a corpus with their vectors; what the workers of `encode_corpus` run.
+
+    Args:
+        texts: with the column `text`, memory-mapped.
+        model: opened in the worker.
+        batch_size: texts at a time.
+        threads: of one worker.
+        schema: of the shards.
+    """
+
+    texts: Dataset
+    model: str
+    batch_size: int
+    threads: int
+    schema: pa.Schema
+
+    def __call__(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Rows `[start, stop)`."""
+        import pyarrow as pa
+
+        from relrep_hf.vector_files import vector_array
+
+        torch.set_num_threads(self.threads)
+        encoder = open_encoder(self.model)
+        for first in range(start, stop, self.batch_size):
+            last = min(first + self.batch_size, stop)
+            vectors: Any = encoder.encode(
+                self.texts[first:last]["text"], batch_size=self.batch_size, show_progress_bar=False
+            )
+            columns = [pa.array(range(first, last)), vector_array(np.asarray(vectors, np.float32))]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)

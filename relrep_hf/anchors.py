@@ -118,8 +118,10 @@ def farthest_anchors(points: ArrayLike, *, anchors: int, seed: int = 0) -> NDArr
     check_count(anchors, len(matrix))
     chosen = [int(np.random.default_rng(seed).integers(len(matrix)))]
     nearest = np.full(len(matrix), np.inf)  # (K,) squared distance to the chosen set
+    squares = (matrix**2).sum(axis=1)
     for _ in range(anchors - 1):
-        nearest = np.minimum(nearest, ((matrix - matrix[chosen[-1]]) ** 2).sum(axis=1))
+        last = chosen[-1]
+        nearest = np.minimum(nearest, squares - 2 * (matrix @ matrix[last]) + squares[last])  # no (K, D) temporary
         nearest[chosen] = -1.0
         chosen.append(int(nearest.argmax()))
     return one_hot(chosen, support=len(matrix))

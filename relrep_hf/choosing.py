@@ -17,6 +17,31 @@ from relrep_hf.statistics import Statistics, fit_statistics, whiten
 HELD_OUT = 1000
 
 
+def check_choices(*, similarity: str, selector: str, shrinkage: float | str | None) -> None:
+    """Refuse unknown choices before a text is encoded.
+
+    Args:
+        similarity: should be ``"wip"`` or ``"cosine"``.
+        selector: should be ``"param"``, ``"random"``, ``"kmeans"`` or ``"farthest"``.
+        shrinkage: should be ``None``, a number from 0 to 1 or ``"ledoit-wolf"``.
+
+    Raises:
+        ValueError: one of them is not.
+
+    >>> check_choices(similarity="dot", selector="param", shrinkage=None)
+    Traceback (most recent call last):
+    ...
+    ValueError: similarity must be 'wip' or 'cosine', not 'dot'.
+    """
+    if similarity not in ("wip", "cosine"):
+        raise ValueError(f"similarity must be 'wip' or 'cosine', not {similarity!r}.")
+    if selector not in ("param", "random", "kmeans", "farthest"):
+        raise ValueError(f"selector must be 'param', 'random', 'kmeans' or 'farthest', not {selector!r}.")
+    amount = 0.0 if shrinkage in (None, "ledoit-wolf") else shrinkage
+    if not isinstance(amount, (int, float)) or not 0 <= amount <= 1:
+        raise ValueError(f"shrinkage must be None, a number from 0 to 1 or 'ledoit-wolf', not {shrinkage!r}.")
+
+
 def principal_directions(stats: Statistics) -> NDArray[np.float64]:
     """Principal components in whitened coordinates, so that their whitened inner product is the plain component.
 
@@ -74,10 +99,7 @@ def choose_mixing(
     >>> choose_mixing({"a": x}, np.arange(20), np.arange(20, 30), anchors=4, **options)[0].shape
     (4, 20)
     """
-    if similarity not in ("wip", "cosine"):
-        raise ValueError(f"similarity must be 'wip' or 'cosine', not {similarity!r}.")
-    if selector not in ("param", "random", "kmeans", "farthest"):
-        raise ValueError(f"selector must be 'param', 'random', 'kmeans' or 'farthest', not {selector!r}.")
+    check_choices(similarity=similarity, selector=selector, shrinkage=shrinkage)
     settings = settings or ParamSettings()
 
     def prepare(rows: NDArray, held: NDArray) -> tuple[list[NDArray], list[NDArray]]:

@@ -14,7 +14,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from relrep_hf.report import Task
+    from relrep_hf.report_tasks import Task
 
 app = typer.Typer(
     help="One shared space for any sentence-transformers encoders: fit, attach, report, translate.",
@@ -56,12 +56,12 @@ def read_task(specification: str) -> tuple[str, Task]:
         specification: as on the command line.
 
     Returns:
-        name and ``report.Task``.
+        name and ``report_tasks.Task``.
 
     Raises:
         ValueError: it has another shape.
     """
-    from relrep_hf.report import Task
+    from relrep_hf.report_tasks import Task
 
     name, _, files = specification.partition("=")
     paths = files.split(",")
@@ -166,7 +166,7 @@ def attach(
 @app.command()
 def report(
     space: Annotated[str, typer.Argument(help="Space: folder or Hub name.")],
-    encoders: Annotated[list[str], typer.Argument(help="Two or more encoders: path, Hub name or name=path.")],
+    encoders: Annotated[list[str], typer.Argument(help="One or more encoders: path, Hub name or name=path.")],
     texts: Annotated[Path, typer.Option(help="Held-out texts, one a line (may be .gz).")],
     output: Annotated[Optional[Path], typer.Option(help="JSON file.")] = None,  # noqa: UP045
     chart: Annotated[Optional[Path], typer.Option(help="Image file (.png, .svg, .pdf).")] = None,  # noqa: UP045
@@ -185,6 +185,8 @@ def report(
     from relrep_hf.space import RelativeSpace
 
     with _errors():
+        if chart is not None and len(encoders) == 1:  # said before the work, not after it
+            raise ValueError("--chart shows pairs of encoders, but only one was given; name another, or leave it out.")
         result = retention_report(
             RelativeSpace.from_pretrained(space),
             load_encoders(encoders, trust=trust_remote_code),
@@ -230,6 +232,77 @@ def translate(
         finally:
             temporary.unlink(missing_ok=True)
     console.print(f"{len(rows)} vectors of {rows.shape[1]} dimensions moved to {width}, saved in {output}")
+
+
+@app.command()
+def migrate(
+    space: Annotated[str, typer.Argument(help="Space: folder or Hub name.")],
+    vectors: Annotated[
+        list[str], typer.Argument(help="The old index: a .npy file; parquet files or a folder of them; or a dataset.")
+    ],
+    source: Annotated[str, typer.Option(help="Encoder the vectors were made with.")],
+    target: Annotated[str, typer.Option(help="Encoder of the queries to come.")],
+    output: Annotated[Path, typer.Option(help="Folder for the new index, in parquet shards.")],
+    into: Annotated[
+        str, typer.Option(help="absolute: the target itself queries. relative: any encoder attached to the space does.")
+    ] = "absolute",
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Texts like those of the index, one a line, not in the support: measures what would be lost."
+        ),
+    ] = None,
+    min_recall: Annotated[
+        float | None,
+        typer.Option(help="Write nothing if recall@10 on the held-out texts is below, for example 0.95."),
+    ] = None,
+    ids: Annotated[Optional[Path], typer.Option(help="Ids of a .npy file: .npy, or text with one a line.")] = None,  # noqa: UP045
+    vector_column: Annotated[str, typer.Option(help="Column of the vectors in parquet files and datasets.")] = "vector",
+    rows_per_shard: Annotated[
+        int, typer.Option(help="Rows in a file; a killed worker loses at most one file.")
+    ] = 100_000,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    engine: Annotated[str, typer.Option(help="Who runs the workers: datasets or ray.")] = "datasets",
+    cache: Cache = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Move a whole index to another encoder without its texts, in shards; run it again to go on after a stop.
+
+    The old index is only read. Every shard says which space its vectors are in.
+
+    Example: relrep migrate space old/ --source all-MiniLM-L6-v2 --target all-mpnet-base-v2 --output new
+    --held-out texts.txt --min-recall 0.95
+    """
+    from relrep_hf.migration import migrate as run
+    from relrep_hf.space import RelativeSpace
+    from relrep_hf.vector_files import open_vectors
+
+    with _errors():
+        rows = open_vectors(vectors, ids=ids, vector_column=vector_column)
+        encoders = load_encoders([f"source={source}", f"target={target}"], trust=trust_remote_code)
+        done = run(
+            rows,
+            output,
+            space=RelativeSpace.from_pretrained(space),
+            **encoders,
+            into=into,  # type: ignore[arg-type]
+            held_out=[] if held_out is None else read_lines(held_out),
+            min_recall=min_recall,
+            rows_per_shard=rows_per_shard,
+            workers=workers,
+            engine=engine,  # type: ignore[arg-type]
+            cache=cache,
+            show_progress=True,
+        )
+    if done.recall is not None:
+        console.print(
+            f"recall@10 on {done.held_out} held-out texts: {done.recall['value']:.3f} (95 % interval "
+            f"{done.recall['low']:.3f} to {done.recall['high']:.3f})"
+        )
+    home = f"relative space {done.provenance.space}" if into == "relative" else f"the space of {target}"
+    console.print(
+        f"{done.rows} vectors moved to {done.dims} dimensions of {home}: {len(done.files)} shards in {output}"
+    )
 
 
 @app.command()

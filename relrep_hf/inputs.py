@@ -54,6 +54,7 @@ def check_texts(texts: Sequence[str]) -> list[str]:
     """
     if isinstance(texts, str):
         raise ValueError(f"texts must be a list of strings, not the one string {texts[:40]!r}.")
+    texts = list(texts)  # an iterator may be read only once
     strange = next((text for text in texts if not isinstance(text, str)), None)
     if strange is not None:
         raise ValueError(f"texts must be strings, but there is {strange!r}; did you pass rows of a dataset?")

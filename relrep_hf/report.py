@@ -1,23 +1,27 @@
-"""The retention report: what a space keeps on held-out pairs, beside every closed form, with intervals."""
+"""The retention report: what a space keeps, beside every closed form, with intervals.
+
+Two questions, asked apart. *Alignment*: do encoders agree on held-out pairs, and does a head travel between them?
+*Information*: what does one encoder lose by going through the space at all? The second needs one encoder only.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rich.progress import track
 
 from relrep_hf.anchors import Selector
-from relrep_hf.closed_forms import CLOSED_FORMS
+from relrep_hf.closed_forms import CLOSED_FORMS, Aligned
 from relrep_hf.embedding import EmbeddingCache, encoder_id
-from relrep_hf.heads import fit_logistic
 from relrep_hf.inputs import Encoders, check_texts, named
 from relrep_hf.metrics import effective_rank, jaccard, mean_interval, paired_distance, ranks
-from relrep_hf.similarity import Similarity, unit
+from relrep_hf.report_tasks import Task, measure_task
+from relrep_hf.similarity import Similarity
 from relrep_hf.space import RelativeSpace
 
 #: Spaces without learning that stand beside the fitted one: label -> (selector, similarity).
@@ -28,22 +32,6 @@ RIVAL_SPACES: dict[str, tuple[Selector, Similarity]] = {
     "random + WIP": ("random", "wip"),
 }
 OURS = "this space"
-
-
-class Task(NamedTuple):
-    """A labelled set.
-
-    Args:
-        train: texts to train the head on.
-        train_labels: their labels.
-        test: texts to measure on.
-        test_labels: their labels.
-    """
-
-    train: Sequence[str]
-    train_labels: Sequence[Any]
-    test: Sequence[str]
-    test_labels: Sequence[Any]
 
 
 def retrieval_record(source: ArrayLike, target: ArrayLike, *, seed: int = 0) -> dict[str, Any]:
@@ -71,46 +59,6 @@ def retrieval_record(source: ArrayLike, target: ArrayLike, *, seed: int = 0) -> 
     }
 
 
-def task_record(
-    train: ArrayLike, labels: Sequence[Any], own: ArrayLike, other: ArrayLike, test_labels: Sequence[Any], *,
-    other_head: Any = None, other_train: ArrayLike | None = None, head: Any = None, seed: int = 0,
-) -> dict[str, Any]:  # fmt: skip
-    """Accuracy of a head of one encoder on another's vectors, and what it keeps.
-
-    Args:
-        train: (N, m) training vectors of the source.
-        labels: N labels.
-        own: (n, m) test vectors of the source.
-        other: (n, m) test vectors of the target.
-        test_labels: n labels.
-        other_head: head of the target, if it was trained already.
-        other_train: (N, m) training vectors of the target, if not.
-        head: head of the source, if it was trained already.
-        seed: of the bootstrap.
-
-    Returns:
-        ``source_own``, ``target_own``, ``stitched`` and ``kept_percent`` (stitched / target_own), with intervals.
-    """
-    truth = np.asarray(test_labels)
-    head = head or fit_logistic(train, labels)
-    other_head = other_head or fit_logistic(other_train, labels)  # type: ignore[arg-type]
-    hits = head.predict(unit(other)) == truth
-    best = other_head.predict(unit(other)) == truth
-    rng, draws = np.random.default_rng(seed), 1000
-    rows = rng.integers(len(truth), size=(draws, len(truth)))
-    kept = 100 * hits[rows].mean(axis=1) / np.maximum(best[rows].mean(axis=1), 1e-9)
-    return {
-        "source_own": mean_interval(head.predict(unit(own)) == truth, seed=seed),
-        "target_own": mean_interval(best, seed=seed),
-        "stitched": mean_interval(hits, seed=seed),
-        "kept_percent": {
-            "value": float(100 * hits.mean() / max(best.mean(), 1e-9)),
-            "low": float(np.percentile(kept, 2.5)),
-            "high": float(np.percentile(kept, 97.5)),
-        },
-    }
-
-
 def retention_report(
     space: RelativeSpace,
     encoders: Encoders,
@@ -124,11 +72,12 @@ def retention_report(
     seed: int = 0,
     show_progress: bool = False,
 ) -> dict[str, Any]:
-    """Measure a space on texts it has not seen, for every ordered pair of encoders.
+    """Measure a space on texts it has not seen: every encoder alone, and every ordered pair of encoders.
 
     Args:
         space: the fitted space.
-        encoders: two or more, whether they were in ``fit`` or not.
+        encoders: one or more, whether they were in ``fit`` or not. One alone has no pairs and no rivals: the report
+            then says only what its own features lose.
         held_out: texts that are in neither ``fit_texts`` nor the support.
         fit_texts: what the rivals learn from; the support if not given.
         tasks: name -> labelled set; a head is trained on each source and run on each target.
@@ -139,15 +88,14 @@ def retention_report(
         show_progress: draw progress bars.
 
     Returns:
-        JSON-ready: ``space``, ``encoders``, ``texts``, ``pairs`` (source, target, methods -> record),
-        ``tasks`` and ``verdict``, sentences that say who wins.
+        JSON-ready: ``space``, ``encoders`` (dimension and effective ranks), ``texts``, ``alone`` (task -> a record an
+        encoder), ``pairs`` (source, target, methods -> record), ``tasks`` and ``verdict``, sentences that say who wins.
 
     Raises:
-        ValueError: fewer than two encoders, or held-out texts that the space was fitted on.
+        ValueError: no encoder, or held-out texts that the space was fitted on.
     """
     models = named(encoders)
-    if len(models) < 2:
-        raise ValueError(f"A report compares encoders, but only {list(models)} was given; name at least two.")
+    rivals = rivals and len(models) > 1  # a rival is another way to align; one encoder has nothing to align with
     held_out, fit_texts = check_texts(held_out), check_texts(fit_texts or space.support)
     seen = set(space.support) | set(fit_texts)
     overlap = sum(text in seen for text in held_out)
@@ -167,17 +115,17 @@ def retention_report(
             for name, model in models.items()
         }
 
-    support, fitted, test = embed(space.support), embed(fit_texts), embed(held_out)
+    support, test = embed(space.support), embed(held_out)
+    fitted = embed(fit_texts) if rivals else {}
     maps = {OURS: {name: space.map_for(support[name], name=name) for name in models}}
-    if rivals:
-        for label, (selector, similarity) in RIVAL_SPACES.items():
-            rival = RelativeSpace.fit_embeddings(
-                fitted, fit_texts, anchors=min(space.anchors, len(fit_texts)), similarity=similarity,
-                selector=selector, shrinkage=space.shrinkage if similarity == "wip" else None, seed=seed,
-            )  # fmt: skip
-            maps[label] = {name: rival.map_for(fitted[name], name=name) for name in models}
+    for label, (selector, similarity) in RIVAL_SPACES.items() if rivals else ():
+        rival = RelativeSpace.fit_embeddings(
+            fitted, fit_texts, anchors=min(space.anchors, len(fit_texts)), similarity=similarity, selector=selector,
+            shrinkage=space.shrinkage if space.similarity == "wip" else "ledoit-wolf", seed=seed,
+        )  # fmt: skip
+        maps[label] = {name: rival.map_for(fitted[name], name=name) for name in models}
     relative = {label: {name: each[name](test[name]) for name in models} for label, each in maps.items()}
-    aligned: dict[tuple[str, str], dict[str, Any]] = {}
+    aligned: dict[tuple[str, str], dict[str, Aligned]] = {}
     pairs = []
     for source, target in track(
         list(permutations(models, 2)), description="measuring pairs", disable=not show_progress
@@ -190,49 +138,48 @@ def retention_report(
             left, right = aligned[source, target][label] = closed_form(fitted[source], fitted[target])
             methods[label] = retrieval_record(left(test[source]), right(test[target]), seed=seed)
         pairs.append({"source": source, "target": target, "methods": methods})
-    task_records = {}
+    task_records, alone_records = {}, {}
     for title, task in (tasks or {}).items():
-        train, final = embed(task.train), embed(task.test)
-        records: list[dict[str, Any]] = []
-        for label, each in maps.items():
-            features = {name: (each[name](train[name]), each[name](final[name])) for name in models}
-            heads = {name: fit_logistic(x, task.train_labels) for name, (x, _) in features.items()}
-            for source, target in permutations(models, 2):
-                record = task_record(
-                    features[source][0], task.train_labels, features[source][1], features[target][1],
-                    task.test_labels, head=heads[source], other_head=heads[target], seed=seed,
-                )  # fmt: skip
-                records.append({"method": label, "source": source, "target": target, **record})
-        for (source, target), forms in aligned.items():
-            for label, (left, right) in forms.items():
-                record = task_record(
-                    left(train[source]), task.train_labels, left(final[source]), right(final[target]),
-                    task.test_labels, other_train=right(train[target]), seed=seed,
-                )  # fmt: skip
-                records.append({"method": label, "source": source, "target": target, **record})
-        task_records[title] = records
+        vectors = embed(task.train), embed(task.test)
+        alone_records[title], records = measure_task(task, *vectors, maps=maps, aligned=aligned, own=OURS, seed=seed)
+        if records:
+            task_records[title] = records
+    sizes = {
+        name: {
+            "dim": int(test[name].shape[1]),
+            "effective_rank": {"absolute": effective_rank(test[name]), "relative": effective_rank(vectors)},
+        }
+        for name, vectors in relative[OURS].items()
+    }
     return {
         "space": {"id": space.id, "anchors": space.anchors, "similarity": space.similarity, "selector": space.selector},
-        "encoders": {name: {"dim": int(test[name].shape[1])} for name in models},
+        "encoders": sizes,
         "texts": {"fit": len(fit_texts), "held_out": len(held_out)},
+        "alone": alone_records,
         "pairs": pairs,
         "tasks": task_records,
-        "verdict": verdict(pairs, task_records),
+        "verdict": verdict(pairs, task_records, alone_records),
     }
 
 
-def verdict(pairs: Sequence[Mapping[str, Any]], tasks: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Say in words how the space stands against its rivals.
+def verdict(
+    pairs: Sequence[Mapping[str, Any]],
+    tasks: Mapping[str, Sequence[Mapping[str, Any]]],
+    alone: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[str]:
+    """Say in words what each encoder loses in the space and how the space stands against its rivals.
 
     Args:
         pairs: as in the report.
         tasks: as in the report.
+        alone: as in the report.
 
     Returns:
-        one sentence a pair and a task.
+        one sentence a pair, a task, and an encoder and task.
 
     >>> record = {"r@1": {"value": 0.5, "low": 0.4, "high": 0.6}}
-    >>> verdict([{"source": "a", "target": "b", "methods": {"this space": record, "cca": {"r@1": {"value": 0.9}}}}], {})
+    >>> methods = {"this space": record, "cca": {"r@1": {"value": 0.9}}}
+    >>> verdict([{"source": "a", "target": "b", "methods": methods}], {}, {})
     ['a -> b: cca wins, R@1 90.0 against 50.0 (40.0 to 60.0) of this space.']
     """
     sentences = []
@@ -260,4 +207,11 @@ def verdict(pairs: Sequence[Mapping[str, Any]], tasks: Mapping[str, Sequence[Map
         best = max(means, key=lambda label: means[label])
         tail = "" if best == OURS else f"; {best} keeps more: {means[best]:.1f} %"
         sentences.append(f"{title}: heads keep {means[OURS]:.1f} % of the target's own accuracy{tail}.")
+    for title, records in alone.items():
+        for record in records:
+            loss, own = record["loss_points"], record["absolute"]["value"]
+            sentences.append(
+                f"{title}: {record['encoder']} alone loses {loss['value']:.1f} points ({loss['low']:.1f} to "
+                f"{loss['high']:.1f}) of {100 * own:.1f} by going through the space."
+            )
     return sentences

@@ -24,7 +24,13 @@ def tables(report: Mapping[str, Any]) -> Group:
     """
     space = report["space"]
     title = f"space {space['id']}: {space['anchors']} anchors, {space['selector']}, {space['similarity']}"
-    retrieval = Table(title=f"{title}; {report['texts']['held_out']} held-out texts, per cent")
+    sizes = Table(title=f"{title}; effective rank of {report['texts']['held_out']} held-out texts")
+    for heading in ("encoder", "dimensions", "absolute", "relative"):
+        sizes.add_column(heading, justify="left" if heading == "encoder" else "right")
+    for name, record in report["encoders"].items():
+        rank = record["effective_rank"]
+        sizes.add_row(name, str(record["dim"]), f"{rank['absolute']:.0f}", f"{rank['relative']:.0f}")
+    retrieval = Table(title="the same texts through two encoders, per cent")
     for heading in ("source -> target", "method", "R@1 (95 %)", "R@10", "MRR", "Jaccard@10", "distance", "eff. rank"):
         retrieval.add_column(heading, justify="left" if heading in ("source -> target", "method") else "right")
     for pair in report["pairs"]:
@@ -40,7 +46,19 @@ def tables(report: Mapping[str, Any]) -> Group:
                 style="bold" if label == OURS else None,
             )
         retrieval.add_section()
-    parts: list[Any] = [retrieval]
+    parts: list[Any] = [sizes, *([retrieval] if report["pairs"] else [])]
+    for title, records in report["alone"].items():
+        table = Table(title=f"{title}: one encoder alone, accuracy on absolute and on relative vectors, per cent")
+        for heading in ("encoder", "absolute", "relative", "loss in points (95 %)"):
+            table.add_column(heading, justify="left" if heading == "encoder" else "right")
+        for record in records:
+            loss = record["loss_points"]
+            table.add_row(
+                record["encoder"],
+                *(f"{100 * record[key]['value']:.1f}" for key in ("absolute", "relative")),
+                f"{loss['value']:+.1f} ({loss['low']:+.1f} to {loss['high']:+.1f})",
+            )
+        parts.append(table)
     for title, records in report["tasks"].items():
         table = Table(title=f"{title}: a head trained on the source, run on the target, per cent")
         for heading in ("method", "source -> target", "source own", "target own", "stitched", "kept (95 %)"):
@@ -67,8 +85,10 @@ def chart(report: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         path: image file; the ending decides the format.
 
     Raises:
-        ValueError: matplotlib is not installed.
+        ValueError: matplotlib is not installed, or the report is of one encoder and has no pairs.
     """
+    if not report["pairs"]:
+        raise ValueError("The chart shows pairs of encoders, but this report is of one; name another, or leave it out.")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

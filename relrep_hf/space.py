@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 
 from relrep_hf import folding, persistence
 from relrep_hf.anchors import Selector, check_count, sparsify
-from relrep_hf.choosing import HELD_OUT, choose_mixing
+from relrep_hf.choosing import HELD_OUT, check_choices, choose_mixing
 from relrep_hf.embedding import EmbeddingCache, encoder_id, texts_hash
 from relrep_hf.fitting import ParamSettings
 from relrep_hf.inputs import Encoders, check_texts, named, same_texts
@@ -57,6 +58,10 @@ class RelativeSpace:
             raise ValueError(f"mixing has shape {self.mixing.shape}, but there are {len(self.support)} support texts.")
         if self.mixing.min() < 0 or not np.allclose(self.mixing.sum(axis=1), 1, atol=1e-4):
             raise ValueError("mixing must be row-stochastic: weights >= 0 that sum to 1 in every row.")
+        # The id is computed once, so what it stands for must not change: a copy of our own, read-only.
+        mixing = np.array(self.mixing, dtype=np.float32)
+        mixing.setflags(write=False)
+        object.__setattr__(self, "mixing", mixing)
 
     def __eq__(self, other: object) -> bool:
         """Two spaces are equal if their vectors may be compared."""
@@ -70,7 +75,7 @@ class RelativeSpace:
         """Number of anchors m, the dimensions of relative vectors."""
         return len(self.mixing)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Content hash of all that decides relative coordinates: 16 hexadecimal digits."""
         head = [FORMAT_VERSION, texts_hash(self.support), self.similarity, self.shrinkage, list(self.mixing.shape)]
@@ -118,6 +123,7 @@ class RelativeSpace:
             ValueError: too few texts for the anchors or the covariance, NaN embeddings, or other unusable input.
         """
         models, texts = named(encoders), check_texts(texts)
+        check_choices(similarity=similarity, selector=selector, shrinkage=shrinkage)
         check_count(anchors, min(support or len(texts), len(texts)))
         store = EmbeddingCache(cache)
         ids = {name: encoder_id(model) for name, model in models.items()}
@@ -271,15 +277,17 @@ class RelativeSpace:
             raise ValueError(
                 f"This model is already attached to space {folding.read_tag(encoder).space_id}; pass the encoder."  # type: ignore[union-attr]
             )
+        known = self.encoders.get(name or "")
+        if known is not None:  # one text tells the dimension, before all the others are encoded
+            dim = encoder.get_embedding_dimension() or encoder.encode(self.support[:1]).shape[1]
+            if known["dim"] != dim:
+                raise ValueError(
+                    f"{name} has {dim} dimensions, but had {known['dim']} when the space was fitted: it is another "
+                    "model now. Attach it under a new name, and make vectors of the old one anew or translate them."
+                )
         vectors = EmbeddingCache(cache).embed(
             encoder, self.support, batch_size=batch_size, show_progress=show_progress, name=name or "encoder"
         )
-        known = self.encoders.get(name or "")
-        if known is not None and known["dim"] != vectors.shape[1]:
-            raise ValueError(
-                f"{name} has {vectors.shape[1]} dimensions, but had {known['dim']} when the space was fitted: it is "
-                "another model now. Attach it under a new name, and make vectors of the old one anew or translate them."
-            )
         affine = self.map_for(vectors, name=name or "encoder")
         return folding.append(encoder, affine, similarity=self.similarity, space_id=self.id)
 

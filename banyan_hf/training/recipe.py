@@ -38,7 +38,7 @@ class Recipe:
         epochs: passes over the text.
         steps: batches in all, whatever the size of the text; `None`: as many as the epochs need.
         max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
-        batch_size: sentences whose graph is entangled.
+        batch_size: sentences in a step, whose graph is entangled; several processes entangle their shares of them.
         learning_rate: of Adam, at the start.
         schedule: `"linear"` to zero, or `"constant"`.
         seed: of everything random.

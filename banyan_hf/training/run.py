@@ -51,7 +51,7 @@ def train(
     eval_steps: int = 500,
     say: Callable[[str], None] = print,
 ) -> TrainingResult:
-    """Train a Banyan on text.
+    """Train a Banyan on text, in this process or, where torchrun started several, in all of them together.
 
     Args:
         sources: text files with one sentence a line (plain or .gz), or the name of a dataset with a `text` column.
@@ -70,7 +70,11 @@ def train(
     Raises:
         ValueError: the text, the output folder or the recipe is not usable; see the message.
     """
-    from .trainer import BanyanTrainer, last_complete_checkpoint  # needs accelerate, which inference does not
+    from .trainer import (
+        BanyanTrainer,
+        last_complete_checkpoint,
+        processes,
+    )  # needs accelerate, which inference does not
 
     recipe = recipe or Recipe.named("default")
     folder = Path(output)
@@ -81,18 +85,27 @@ def train(
     sts = {Path(path).stem: read_pairs(path) for path in eval_sts}
     given = None if tokenizer is None else _open_tokenizer(tokenizer)
     plan = {"recipe": recipe.to_dict(), "sources": list(sources), "tokenizer": tokenizer}
-    _claim(folder, plan, resume=resume)
+    team = processes()
+    if recipe.batch_size % team.num_processes:
+        raise ValueError(
+            f"batch_size={recipe.batch_size} cannot be shared by {team.num_processes} processes; give a multiple."
+        )
+    if not team.is_main_process:
+        say = _silent
 
     work = folder / "checkpoints"
-    texts = load_texts(sources, work / "corpus")
-    tok = given or _trained_tokenizer(texts, recipe, saved=work / "tokenizer")
-    corpus = tokenize(
-        texts,
-        tok,
-        min_tokens=recipe.min_tokens,
-        max_tokens=recipe.max_tokens,
-        cache_file=work / "corpus" / "tokens.arrow",
-    )
+    with team.main_process_first():  # the others find what it made
+        if team.is_main_process:
+            _claim(folder, plan, resume=resume)
+        texts = load_texts(sources, work / "corpus")
+        tok = given or _trained_tokenizer(texts, recipe, saved=work / "tokenizer")
+        corpus = tokenize(
+            texts,
+            tok,
+            min_tokens=recipe.min_tokens,
+            max_tokens=recipe.max_tokens,
+            cache_file=work / "corpus" / "tokens.arrow",
+        )
     say(
         f"{len(corpus.sentences):,} sentences, {corpus.n_tokens:,} tokens, a vocabulary of {len(tok):,}. Left out: "
         f"{corpus.n_too_short:,} sentences shorter than {recipe.min_tokens} and {corpus.n_too_long:,} longer than "
@@ -118,8 +131,11 @@ def train(
     if checkpoint:
         say(f"Resuming from step {checkpoint.name.split('-')[-1]}.")
     outcome = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    _publish(model, tok, folder)
-    shutil.rmtree(work / "corpus", ignore_errors=True)
+    if team.is_main_process:
+        _publish(model, tok, folder)
+    team.wait_for_everyone()
+    if team.is_main_process:
+        shutil.rmtree(work / "corpus", ignore_errors=True)
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     return TrainingResult(
         folder=folder,
@@ -129,6 +145,10 @@ def train(
         loss=logged[-1]["loss"] if logged else outcome.training_loss,
         tokens_per_second=trainer.tokens_per_second,
     )
+
+
+def _silent(line: str) -> None:
+    """What all processes but the first have to say."""
 
 
 def _claim(folder: Path, plan: dict[str, Any], *, resume: bool) -> None:

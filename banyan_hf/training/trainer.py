@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
@@ -32,6 +34,11 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "linear": lambda done: 1 - done,
     "constant": lambda done: 1.0,
 }
+
+
+def processes() -> PartialState:
+    """The processes that torchrun started, or this one alone."""
+    return PartialState(cpu=not torch.accelerator.is_available())
 
 
 class BanyanTrainer(Trainer):
@@ -68,7 +75,10 @@ class BanyanTrainer(Trainer):
             output_dir=str(folder),
             num_train_epochs=recipe.epochs,
             max_steps=recipe.steps or -1,  # -1: as many as the epochs need
-            per_device_train_batch_size=recipe.batch_size,
+            # A step is the same sentences on any number of processes, so a run may be resumed on another number.
+            per_device_train_batch_size=recipe.batch_size // processes().num_processes,
+            ddp_find_unused_parameters=False,  # every step uses all of them
+            use_cpu=not torch.accelerator.is_available(),  # else torchrun on CPUs would start runs that do not meet
             learning_rate=recipe.learning_rate,
             optim="adamw_torch_fused",
             weight_decay=0.0,  # plain Adam, as the reference
@@ -105,15 +115,22 @@ class BanyanTrainer(Trainer):
         return self._seconds_before + time.monotonic() - self._started
 
     @property
+    def agreed_seconds(self) -> float:
+        """`seconds` of the first process: all must stop, and lower the learning rate, at the same time."""
+        if self.args.world_size == 1:
+            return self.seconds
+        return float(broadcast(torch.tensor(self.seconds, device=self.args.device)))
+
+    @property
     def tokens_per_second(self) -> float:
-        """Of this process, since its first step."""
-        return self.n_tokens / max(time.monotonic() - self._started, 1e-9)
+        """Of all processes (their shares are alike), since the first step of this one."""
+        return self.n_tokens * self.args.world_size / max(time.monotonic() - self._started, 1e-9)
 
     def fraction_done(self, step: int) -> float:
         """How much of the run is over, 0 to 1: by steps, or by the clock if that is further."""
         done = step / max(self.state.max_steps, 1)
         if self.recipe.max_minutes is not None:
-            done = max(done, self.seconds / (60 * self.recipe.max_minutes))
+            done = max(done, self.agreed_seconds / (60 * self.recipe.max_minutes))
         return min(done, 1.0)
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
@@ -160,7 +177,7 @@ class Clock(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """`max_minutes` ends the run."""
         minutes = self.trainer.recipe.max_minutes
-        if minutes is not None and self.trainer.seconds >= 60 * minutes:
+        if minutes is not None and self.trainer.agreed_seconds >= 60 * minutes:
             control.should_training_stop = True
 
 
@@ -189,8 +206,8 @@ class StsEvaluation(TrainerCallback):
         self.trainer, self.sts, self.tokenizer, self.steps = trainer, sts, tokenizer, steps
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Score and log."""
-        if state.global_step % self.steps == 0:
+        """Score and log, in one process."""
+        if state.global_step % self.steps == 0 and state.is_world_process_zero:
             encoder = self.trainer.accelerator.unwrap_model(self.trainer.model).banyan
             self.trainer.log(
                 {

@@ -172,6 +172,10 @@ def test_wrong_input_is_named(encoders, texts) -> None:
         RelativeSpace.fit_embeddings({"a": x}, names, anchors=3, similarity="dot")
     with pytest.raises(ValueError, match="selector must be"):
         RelativeSpace.fit_embeddings({"a": x}, names, anchors=3, selector="best")
+    with pytest.raises(ValueError, match="shrinkage must be None"):
+        RelativeSpace.fit_embeddings({"a": x}, names, anchors=3, shrinkage="ledoit")
+    with pytest.raises(ValueError, match="selector must be"):  # said before a text is encoded
+        own_fit({"a": encoders["s50"]}, ["text \ud800 that cannot be encoded", *texts], selector="best")
     with pytest.raises(ValueError, match="No encoders"):
         own_fit({}, texts)
     with pytest.raises(ValueError, match="one string"):
@@ -188,7 +192,9 @@ def test_wrong_input_is_named(encoders, texts) -> None:
 
 def test_duplicated_texts_count_once(encoders, texts) -> None:
     pair = {name: encoders[name] for name in ("s50", "s24")}
-    assert own_fit(pair, texts[:100] * 3, anchors=5).id == own_fit(pair, texts[:100], anchors=5).id
+    once = own_fit(pair, texts[:100], anchors=5)
+    assert own_fit(pair, texts[:100] * 3, anchors=5).id == once.id
+    assert own_fit(pair, (text for text in texts[:100]), anchors=5).id == once.id  # an iterator is read once
 
 
 def test_same_seed_same_bits(encoders, texts) -> None:
@@ -200,6 +206,17 @@ def test_same_seed_same_bits(encoders, texts) -> None:
     assert first.id == second.id
     assert (first.mixing == second.mixing).all()
     assert own_fit(pair, texts[:200], anchors=10, seed=1).id != first.id
+
+
+def test_id_stands_for_content_that_cannot_change() -> None:
+    mixing = np.full((2, 4), 0.25, np.float32)
+    space = RelativeSpace(["a", "b", "c", "d"], mixing)
+    identity = space.id
+    mixing[0] = [1, 0, 0, 0]  # the caller's array is not the space's
+    assert space.id == identity == RelativeSpace(["a", "b", "c", "d"], np.full((2, 4), 0.25)).id
+    with pytest.raises(ValueError, match="read-only"):
+        space.mixing[0, 0] = 1
+    assert RelativeSpace(["a", "b", "c", "d"], mixing).id != identity
 
 
 def test_dimension_changed_since_the_fit(space, encoders) -> None:

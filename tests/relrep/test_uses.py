@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression, Ridge
 from typer.testing import CliRunner
@@ -14,8 +16,9 @@ from typer.testing import CliRunner
 from relrep_hf import RelativeHead, RelativeSpace, retention_report, space_id, stitch
 from relrep_hf.cli import app
 from relrep_hf.metrics import ranks
-from relrep_hf.report import RIVAL_SPACES, Task
-from relrep_hf.report_view import chart
+from relrep_hf.report import RIVAL_SPACES
+from relrep_hf.report_tasks import Task
+from relrep_hf.report_view import chart, tables
 from relrep_hf.similarity import unit
 
 
@@ -93,6 +96,31 @@ def test_head_takes_over_estimators(space, encoders, texts) -> None:
         RelativeHead.from_estimator(object(), space=model)
 
 
+def test_head_is_recentred_on_unlabelled_texts(space, encoders, texts, held_out, tmp_path) -> None:
+    a, b = space.attach(encoders["s50"]), space.attach(encoders["s64"])
+    head = RelativeHead.fit(a, texts, labels_of(texts))
+    np.testing.assert_allclose(head.mean, a.encode(texts).mean(axis=0), atol=1e-5)
+    # On the encoder and the texts it was trained on there is nothing to shift.
+    assert (head.predict(held_out, a, centre_on=texts) == head.predict(held_out, a)).all()
+    # An encoder whose vectors lie somewhere else altogether is brought back; without the shift it is lost.
+    moved = b.encode(held_out) + 100 * head.coefficients[0] / np.linalg.norm(head.coefficients[0])
+    centred = head.predict(moved, centre_on=moved)
+    assert (centred == head.predict(held_out, b, centre_on=held_out)).all()
+    assert len(set(head.predict(moved))) == 1 < len(set(centred))
+    head.save(tmp_path / "head")
+    again = RelativeHead.load(tmp_path / "head")
+    assert (again.predict(moved, centre_on=moved) == centred).all()
+    bare = RelativeHead(head.coefficients, head.intercept, space=space.id, classes=head.classes)
+    with pytest.raises(ValueError, match="does not know the mean"):
+        bare.predict(moved, centre_on=moved)
+    with pytest.raises(ValueError, match=r"mean has shape \(3,\), but the head 20 anchors"):
+        RelativeHead(head.coefficients, head.intercept, space=space.id, classes=head.classes, mean=[1, 2, 3])
+    with pytest.raises(ValueError, match="Texts need the model"):
+        head.predict(held_out)
+    with pytest.raises(ValueError, match="not the one string"):
+        head.predict(held_out[0], b)
+
+
 def test_translate_moves_an_index_without_its_texts(encoders, texts, held_out, tmp_path) -> None:
     pair = {name: encoders[name] for name in ("s24", "s50")}
     space = RelativeSpace.fit(pair, texts, anchors=60, show_progress=False)
@@ -144,7 +172,8 @@ def test_report_has_every_rival_pair_and_interval(report_inputs, tmp_path) -> No
             assert 1 <= record["effective_rank"] <= 64
     assert {record["method"] for record in report["tasks"]["animals"]} == methods
     assert len(report["tasks"]["animals"]) == 2 * len(methods)
-    assert len(report["verdict"]) == 3
+    assert [len(records) for records in report["alone"].values()] == [2]
+    assert len(report["verdict"]) == 5
     chart(report, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").stat().st_size > 1000
 
@@ -153,8 +182,40 @@ def test_report_refuses_texts_it_was_fitted_on(report_inputs) -> None:
     space, pair, held_out, _ = report_inputs
     with pytest.raises(ValueError, match="1 of 3 held-out texts were used in fitting"):
         retention_report(space, pair, [space.support[0], *held_out[:2]])
-    with pytest.raises(ValueError, match="name at least two"):
-        retention_report(space, {"a": pair["s50"]}, held_out)
+
+
+def test_report_of_a_cosine_space_with_fewer_texts_than_dimensions(report_inputs, texts) -> None:
+    _, pair, held_out, _ = report_inputs
+    space = RelativeSpace.fit(pair, texts[:40], anchors=10, similarity="cosine", selector="random", show_progress=False)
+    report = retention_report(
+        space, pair, held_out[:60]
+    )  # its WIP rival has to shrink, though this space has no shrinkage
+    assert "random + WIP" in report["pairs"][0]["methods"]
+
+
+def test_report_of_one_encoder(report_inputs, tmp_path) -> None:
+    space, pair, held_out, tasks = report_inputs
+    both = retention_report(space, pair, held_out, tasks=tasks, rivals=False)
+    report = retention_report(space, pair["s50"], held_out, tasks=tasks)
+    assert json.loads(json.dumps(report)) == report
+    assert report["pairs"] == []
+    assert report["tasks"] == {}
+    (record,) = report["alone"]["animals"]
+    assert record == both["alone"]["animals"][0] | {"encoder": "encoder_0"}  # nobody else changes what one loses
+    lost = 100 * (record["absolute"]["value"] - record["relative"]["value"])
+    assert record["loss_points"]["low"] <= record["loss_points"]["value"] <= record["loss_points"]["high"]
+    assert record["loss_points"]["value"] == pytest.approx(lost)
+    ranks_of = report["encoders"]["encoder_0"]["effective_rank"]
+    assert 1 <= ranks_of["relative"] <= space.anchors
+    assert 1 <= ranks_of["absolute"] <= 50
+    assert len(report["verdict"]) == 1
+    assert "alone loses" in report["verdict"][0]
+    printed = io.StringIO()
+    Console(file=printed, width=120).print(tables(report))
+    assert "one encoder alone" in printed.getvalue()
+    assert "two encoders" not in printed.getvalue()
+    with pytest.raises(ValueError, match="this report is of one"):
+        chart(report, tmp_path / "chart.png")
 
 
 def test_command_line(encoders, texts, held_out, tmp_path) -> None:
