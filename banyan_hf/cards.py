@@ -124,7 +124,8 @@ def banyan_card(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         tags=list(TAGS),
-        **({"model_name": name.rpartition("/")[2], "eval_results": results[0].model_index()} if results else {}),
+        model_name=name.rpartition("/")[2] if results else None,  # without results the library wants no name
+        eval_results=results[0].model_index() if results else None,
     )
     return fill("banyan", data, chosen, {
         "name": name,
@@ -174,7 +175,7 @@ def refresh(text: str, fresh: ModelCard, *, chosen: Mapping[str, object]) -> Mod
     for key, value in fresh.data.__dict__.items():
         if value is not None and (card.data.get(key) is None or key in chosen or key == "eval_results"):
             card.data[key] = value
-    card.data.tags = [*dict.fromkeys([*(card.data.tags or []), *(fresh.data.tags or [])])]
+    card.data["tags"] = [*dict.fromkeys([*(card.data.get("tags") or []), *(fresh.data.get("tags") or [])])]
     parts = {match["name"]: match[0] for match in GENERATED.finditer(fresh.text) if NOTHING not in match[0]}
     card.text = GENERATED.sub(lambda match: parts.get(match["name"], match[0]), card.text)
     return card

@@ -74,7 +74,7 @@ def model_meta_code(
         public_training_data=None,
         framework=["Sentence Transformers", "PyTorch", "Transformers", "safetensors"],
         reference=f"https://huggingface.co/{repo_id}",
-        similarity_fn_name=ScoringFunction.COSINE,
+        similarity_fn_name=ScoringFunction("cosine"),
         use_instructions=False,
         training_datasets=set() if Path(folder) == BOX else None,  # the box: no data set that MTEB knows
         citation=CITATION,

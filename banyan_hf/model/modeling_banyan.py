@@ -135,7 +135,7 @@ class BanyanPreTrainedModel(PreTrainedModel):
                 where.setdefault("repo_id", os.path.basename(os.path.abspath(save_directory)))
                 self.push_to_hub(token=kwargs.get("token"), **where)
 
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]  # its decorator hides the type
         """Upload as transformers does; a repository without a card gets one that says how to open a Banyan.
 
         Push the tokenizer too, or push a saved folder with `banyan push`, which writes a full card.
@@ -151,7 +151,7 @@ class BanyanPreTrainedModel(PreTrainedModel):
         repo = api.create_repo(repo_id, private=kwargs.get("private"), exist_ok=True).repo_id
         if not api.file_exists(repo, CARD):
             api.upload_file(path_or_fileobj=short_card(repo).encode(), path_in_repo=CARD, repo_id=repo)
-        return str(super().push_to_hub(repo_id, **kwargs))
+        return str(super().push_to_hub(repo_id, **kwargs))  # type: ignore[arg-type]
 
 
 class BanyanModel(BanyanPreTrainedModel):
