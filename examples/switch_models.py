@@ -85,7 +85,7 @@ def main() -> None:
     begun = time.process_time()
     anchors = options.anchors or (64 if options.small else 300)
     space = RelativeSpace.fit_embeddings(
-        pairs, support, anchors=anchors, selector="random" if options.small else "param", show_progress=True
+        pairs, support, anchors=anchors, show_progress=True
     )
     fitting = time.process_time() - begun + sum(spent.values())
 
