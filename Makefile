@@ -24,7 +24,7 @@ demo-publish: .venv/.installed  ## publish models and a space on a Hub of its ow
 	$(BIN)/python examples/publish_and_open.py
 
 test: .venv/.installed lint  ## lint, types, unit tests and doctests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff check .
