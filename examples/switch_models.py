@@ -84,9 +84,7 @@ def main() -> None:
         pairs[name] = others[:cut]
     begun = time.process_time()
     anchors = options.anchors or (64 if options.small else 300)
-    space = RelativeSpace.fit_embeddings(
-        pairs, support, anchors=anchors, show_progress=True
-    )
+    space = RelativeSpace.fit_embeddings(pairs, support, anchors=anchors, show_progress=True)
     fitting = time.process_time() - begun + sum(spent.values())
 
     # 4. Export the old table, move it, and load the shards into the store.
