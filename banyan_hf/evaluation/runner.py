@@ -129,7 +129,8 @@ def label(model: str) -> str:
     """A model's name as part of a path: the Hub name with `__` for `/`, or the last part of a folder.
 
     Example:
-        >>> label("out/english/"), label("sentence-transformers/all-MiniLM-L6-v2")
+        >>> from banyan_hf import default_model
+        >>> label(default_model()), label("sentence-transformers/all-MiniLM-L6-v2")
         ('english', 'sentence-transformers__all-MiniLM-L6-v2')
     """
     return Path(model).resolve().name if Path(model).is_dir() else model.replace("/", "__")
