@@ -7,6 +7,7 @@ those parts of a card and leaves every other word to its author.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
+
+from .persistence import RUN_FILE
 
 HERE = Path(__file__).parent
 # model_cards/ lies at the top of a checkout, where people look for it, and inside the package in a wheel.
@@ -117,9 +120,9 @@ def banyan_card(
     with safe_open(Path(folder, "model.safetensors"), framework="np") as file:
         shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118 - not a dict
         dtypes = sorted({file.get_slice(key).get_dtype() for key in file.keys()})  # noqa: SIM118
-    counts = {key: _product(shape) for key, shape in shapes.items()}
+    counts = {key: math.prod(shape) for key, shape in shapes.items()}
     tables = {key: n for key, n in counts.items() if "embeddings" in key or key.startswith("lm_head")}
-    run = Path(folder, "run.json")
+    run = Path(folder, RUN_FILE)
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
@@ -203,10 +206,3 @@ def fill(name: str, data: ModelCardData, chosen: Mapping[str, object] | None, fa
     for key, value in (chosen or {}).items():
         data[key] = value
     return ModelCard.from_template(data, template_path=template(name), **facts)
-
-
-def _product(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +25,10 @@ from rich.text import Text
 
 from . import cards
 from .model.code_files import AUTO_MAP, code_files
-from .model.st_files import write_sentence_transformers_files
+from .model.short_card import CARD
+from .model.st_files import sentence_transformers_files
 
 MAX_FILE_SIZE = 2_000_000_000  # bytes; an encoder of half a billion float32 parameters
-CARD = "README.md"
 
 # What lies beside a model and is no part of it: pattern of the path, and why it stays.
 STAYS = (
@@ -120,10 +119,8 @@ def plan_banyan(folder: str | os.PathLike, *, max_file_size: int = MAX_FILE_SIZE
         raise ValueError(f"{folder} holds no tokenizer.json. Save the tokenizer there: tokenizer.save_pretrained(...).")
     plan.files["config.json"] = (json.dumps(config | {"auto_map": AUTO_MAP}, indent=2) + "\n").encode()
     plan.files |= {file.name: file for file in code_files()}
-    with tempfile.TemporaryDirectory() as extra:
-        write_sentence_transformers_files(extra, pad_token_id=config.get("pad_token_id"))
-        for file in Path(extra).iterdir():
-            plan.files.setdefault(file.name, file.read_bytes())
+    for name, content in sentence_transformers_files(pad_token_id=config.get("pad_token_id")).items():
+        plan.files.setdefault(name, content.encode())
     return plan
 
 

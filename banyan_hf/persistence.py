@@ -48,6 +48,13 @@ def load_encoder(name: str) -> tuple[BanyanModel, PreTrainedTokenizerBase]:
     return BanyanModel.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all: under a hidden name first, then renamed."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
 def check_name(name: str) -> None:
     """Refuse what can be no model, without asking the Hub: a folder without one, or a bare word that is no folder.
 

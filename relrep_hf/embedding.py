@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,34 @@ class EmbeddingCache:
             with tempfile.NamedTemporaryFile(dir=folder, delete=False) as handle:
                 write(handle)
             os.replace(handle.name, folder / (name + suffix))
+
+    def embed_each(
+        self,
+        encoders: Mapping[str, SentenceTransformer],
+        texts: Sequence[str],
+        *,
+        ids: Mapping[str, str],
+        batch_size: int = 32,
+        show_progress: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Encode texts by several encoders.
+
+        Args:
+            encoders: name -> encoder.
+            texts: N strings.
+            ids: name -> ``encoder_id``, where it is known already.
+            batch_size: see ``embed``.
+            show_progress: see ``embed``.
+
+        Returns:
+            name -> (N, d) float32.
+        """
+        return {
+            name: self.embed(
+                encoder, texts, batch_size=batch_size, show_progress=show_progress, name=name, identity=ids.get(name)
+            )
+            for name, encoder in encoders.items()
+        }
 
     def embed(
         self,

@@ -108,12 +108,7 @@ def retention_report(
     ids = {name: encoder_id(model) for name, model in models.items()} if cache is not None else {}
 
     def embed(texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        return {
-            name: store.embed(
-                model, texts, batch_size=batch_size, show_progress=show_progress, name=name, identity=ids.get(name)
-            )
-            for name, model in models.items()
-        }
+        return store.embed_each(models, texts, ids=ids, batch_size=batch_size, show_progress=show_progress)
 
     support, test = embed(space.support), embed(held_out)
     fitted = embed(fit_texts) if rivals else {}

@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
+from banyan_hf.persistence import write_text
+
 Engine = Literal["datasets", "ray"]
 #: Rows ``[start, stop)`` as record batches. It travels to the workers, so it must pickle.
 Rows = Callable[[int, int], Iterator[pa.RecordBatch]]
@@ -106,14 +108,14 @@ def write_shards(
     folder = Path(folder).absolute()
     ranges = [(start, min(start + rows_per_shard, count)) for start in range(0, count, rows_per_shard)]
     job = Job(folder, rows, schema, ranges)
-    with _claim(folder, {**plan, "rows": count, "rows_per_shard": rows_per_shard}):
+    record = {**plan, "rows": count, "rows_per_shard": rows_per_shard}
+    with _claim(folder, record):
         for leftover in folder.glob(".part-*.tmp"):  # of a killed run; nobody else is at work here
             leftover.unlink()
         if missing := job.missing:
             ENGINES[engine](job, missing, workers)
         files = [job.path(shard) for shard in range(len(ranges))]
-        index = {**json.loads((folder / PLAN).read_text(encoding="utf-8")), "files": [file.name for file in files]}
-        _write_json(folder / INDEX, index)
+        write_text(folder / INDEX, _as_json({**record, "files": [file.name for file in files]}))
     return files
 
 
@@ -139,16 +141,14 @@ def _claim(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
                         "choose another folder."
                     )
             else:
-                _write_json(record, plan)
+                write_text(record, _as_json(plan))
             yield
     except Timeout as error:
         raise ValueError(f"Another process is at work in {folder}; wait for it, or choose another folder.") from error
 
 
-def _write_json(path: Path, content: Any) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+def _as_json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _with_datasets(job: Job, shards: Sequence[int], workers: int) -> None:

@@ -127,12 +127,7 @@ class RelativeSpace:
         check_count(anchors, min(support or len(texts), len(texts)))
         store = EmbeddingCache(cache)
         ids = {name: encoder_id(model) for name, model in models.items()}
-        embeddings = {
-            name: store.embed(
-                model, texts, batch_size=batch_size, show_progress=show_progress, name=name, identity=ids[name]
-            )
-            for name, model in models.items()
-        }
+        embeddings = store.embed_each(models, texts, ids=ids, batch_size=batch_size, show_progress=show_progress)
         space = cls.fit_embeddings(
             embeddings,
             texts,

@@ -49,11 +49,8 @@ class Probe(AbsTask):
 
         train, test = data_split["train"], data_split["test"]
         inputs, targets = features(train), np.asarray(train["label"])
-        scores = [
-            probe_scores(inputs, targets, features_of_test, np.asarray(test["label"]), seed=seed)
-            for features_of_test in [features(test)]
-            for seed in range(SEEDS)
-        ]
+        test_inputs, test_targets = features(test), np.asarray(test["label"])
+        scores = [probe_scores(inputs, targets, test_inputs, test_targets, seed=seed) for seed in range(SEEDS)]
         summary = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
         spread = {f"{name}_std": float(np.std([score[name] for score in scores], ddof=1)) for name in scores[0]}
         return {**summary, **spread, "scores_per_experiment": scores}

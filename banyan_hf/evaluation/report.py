@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..persistence import write_text
+
 Row = tuple[str, str, list[float | None]]  # suite, task (or "mean"), score of each model
 FILLS = (("black", ""), ("white", "///"), ("0.6", ""), ("white", "..."), ("0.85", ""), ("white", "xxx"))
 
@@ -94,9 +96,7 @@ def write_report(folder: Path) -> None:
     models, rows = read_results(folder)
     if not rows:
         return
-    temporary = folder / "table.tmp"
-    temporary.write_text(markdown(models, rows) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / "table.md")
+    write_text(folder / "table.md", markdown(models, rows) + "\n")
     chart(models, rows, folder / "chart.svg")
 
 

@@ -7,17 +7,14 @@ and one table and one chart of all models in the folder: table.md, chart.svg.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
-import platform
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,8 @@ from mteb.models import SentenceTransformerEncoderWrapper
 from mteb.results import TaskResult
 from sentence_transformers import SentenceTransformer
 
-from ..persistence import RUN_FILE, check_name
+from ..persistence import RUN_FILE, check_name, write_text
+from .environment import environment
 from .report import write_report
 from .suites import Entry
 
@@ -73,14 +71,15 @@ def evaluate(
     """
     check_name(model)
     encoder = _open(model, trust_remote_code=trust_remote_code)
-    folder = result_folder(model, output)
+    identity = model_hash(model)
+    folder = result_folder(model, output, identity=identity)
     there = [entry.name for entry in entries if (folder / f"{entry.name}.json").exists()]
     if there and not resume:
         raise ValueError(
             f"{folder} already holds results of {', '.join(there)}. Add --resume to keep them, or change --output."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = _manifest(folder, model)
+    manifest: dict[str, Any] = {"model": model, "model_hash": identity, "tasks": _known_tasks(folder)}
 
     scores: Scores = {}
     for entry in entries:
@@ -112,7 +111,7 @@ def evaluate(
             **record,
             "score": scores[entry.name],
         }
-        _write_json(folder / MANIFEST, {**manifest, **_environment()})
+        write_text(folder / MANIFEST, json.dumps({**manifest, **environment(PACKAGES)}, indent=2) + "\n")
     try:
         write_report(Path(output))
     except ImportError as error:  # no reason to lose the scores
@@ -120,9 +119,14 @@ def evaluate(
     return scores
 
 
-def result_folder(model: str, output: str | os.PathLike) -> Path:
-    """Where the results of a model go: its name and the hash of its files, so that no two models can share scores."""
-    return Path(output) / f"{label(model)}-{model_hash(model)[:8]}"
+def result_folder(model: str, output: str | os.PathLike, *, identity: str | None = None) -> Path:
+    """Where the results of a model go: its name and the hash of its files, so that no two models can share scores.
+
+    Args:
+        model, output: as in `evaluate`.
+        identity: `model_hash(model)`, if it is known already: it reads all weights.
+    """
+    return Path(output) / f"{label(model)}-{(identity or model_hash(model))[:8]}"
 
 
 def label(model: str) -> str:
@@ -200,29 +204,9 @@ def _kept(path: Path, entry: Entry) -> TaskResult | None:
     return result if same else None
 
 
-def _manifest(folder: Path, model: str) -> dict[str, Any]:
+def _known_tasks(folder: Path) -> dict[str, Any]:
+    """What the manifest of an earlier run says, by task."""
     try:
-        tasks = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["tasks"]
+        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["tasks"]
     except (OSError, ValueError, KeyError):
-        tasks = {}
-    return {"model": model, "model_hash": model_hash(model), "tasks": tasks}
-
-
-def _environment() -> dict[str, Any]:
-    versions: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
-
-
-def _write_json(path: Path, content: Any) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+        return {}

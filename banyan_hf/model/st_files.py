@@ -35,6 +35,21 @@ AS_ARRAYS: dict[str, Any] = {"common": {"return_tensors": "np"}}
 WITHOUT_MASK: dict[str, Any] = {"text": {"return_attention_mask": False}}
 
 
+def sentence_transformers_files(*, pad_token_id: int | None) -> dict[str, str]:
+    """Name -> content of the files.
+
+    Args:
+        pad_token_id: of the model's configuration.
+
+    Example:
+        >>> sorted(sentence_transformers_files(pad_token_id=1))
+        ['config_sentence_transformers.json', 'modules.json', 'sentence_bert_config.json']
+    """
+    inputs = {"processing_kwargs": AS_ARRAYS | ({} if pad_token_id is None else WITHOUT_MASK)}
+    contents = {**FILES, "sentence_bert_config.json": {**FILES["sentence_bert_config.json"], **inputs}}
+    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+
+
 def write_sentence_transformers_files(folder: str | os.PathLike, *, pad_token_id: int | None) -> None:
     """Write the files that are missing; those that are there may be somebody's choice (prompts, a further module).
 
@@ -42,9 +57,7 @@ def write_sentence_transformers_files(folder: str | os.PathLike, *, pad_token_id
         folder: of the saved model.
         pad_token_id: of the model's configuration.
     """
-    for name, content in FILES.items():
+    for name, content in sentence_transformers_files(pad_token_id=pad_token_id).items():
         path = Path(folder, name)
-        if name == "sentence_bert_config.json":
-            content = {**content, "processing_kwargs": AS_ARRAYS | ({} if pad_token_id is None else WITHOUT_MASK)}
         if not path.exists():
-            path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            path.write_text(content, encoding="utf-8")

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from ..evaluation.sts import read_pairs
 from ..model.modeling_banyan import BanyanForPreTraining
-from ..persistence import RUN_FILE
+from ..persistence import RUN_FILE, write_text
 from ..tokenizer import convert_sentencepiece, train_tokenizer
 from .corpus import Corpus, batches, check_sources, load_texts, tokenize
 from .recipe import Recipe
@@ -162,7 +162,7 @@ def _claim(folder: Path, plan: dict[str, Any], *, resume: bool) -> None:
         if resume:
             raise ValueError(f"{folder} holds no training run to resume. Leave out --resume to start one.")
         folder.mkdir(parents=True, exist_ok=True)
-        _write_json(record, plan)
+        write_text(record, json.dumps(plan, indent=2) + "\n")
         return
     try:
         before = json.loads(record.read_text(encoding="utf-8"))
@@ -218,9 +218,3 @@ def _publish(model: BanyanForPreTraining, tokenizer: PreTrainedTokenizerBase, fo
     for path in sorted(staging.iterdir(), key=lambda path: path.name == "config.json"):
         os.replace(path, folder / path.name)
     staging.rmdir()
-
-
-def _write_json(path: Path, content: Any) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
