@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,7 @@ def main() -> None:
         runs = []
         for seed in SEEDS.get(name, (0,)):
             folder = work / f"{name.replace('+ ', 'plus-')}-{seed}"
-            runs.append(
-                run_row(text, tokenizer, folder, Recipe.named("default", **COMMON, **STEPS[name], seed=seed), sets)
-            )
+            runs.append(run_row(text, tokenizer, folder, replace(recipe, seed=seed), sets))
         row: dict[str, Any] = {"row": name, "seeds": len(runs)}
         for pooling in POOLINGS:
             values = [run[pooling] for run in runs]

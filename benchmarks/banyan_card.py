@@ -14,12 +14,12 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from banyan_common import ENGLISH_SETS, PAPER, ROOT, data_folder, parser
+from banyan_runs import box_with_pooling
 
 from banyan_hf import cards, default_model
 from banyan_hf.evaluation.runner import evaluate
@@ -31,10 +31,7 @@ RESULTS, CARD = ROOT / "model_cards" / "results" / "banyan-english", ROOT / "mod
 
 def measure(pooling: str, work: Path) -> dict[str, Any]:
     """Manifest of the box's weights with one pooling."""
-    model = work / pooling / "banyan-english"
-    shutil.copytree(default_model(), model)
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (model / "config.json").write_text(json.dumps(config | {"pooling": pooling}), encoding="utf-8")
+    model = box_with_pooling(pooling, work / pooling / "banyan-english")
     evaluate(str(model), entries(["english"], data_folder()), work / pooling / "results")
     path = next((work / pooling / "results").glob("*/manifest.json"))
     return json.loads(path.read_text(encoding="utf-8")) | {"model": "banyan-english", "pooling": pooling}

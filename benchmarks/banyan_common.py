@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
 import platform
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from banyan_hf.evaluation.environment import environment as date_and_versions
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGLISH_SETS = ("sts12", "sts13", "sts14", "sts15", "stsb", "sick")
@@ -75,16 +75,8 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
 
 def environment() -> dict[str, Any]:
     """Date, versions and CPUs: what a figure is worth nothing without."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "versions": versions,
+        **date_and_versions(PACKAGES),
         "cpu": _cpu_name(),
         "cpu_count": os.cpu_count(),
         "load_average": [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else None,

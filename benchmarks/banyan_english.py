@@ -14,12 +14,11 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
 
 from banyan_common import ENGLISH_SETS, PAPER, data_folder, parser, print_table, save, with_mean
+from banyan_runs import POOLINGS
 
 from banyan_hf.encoding import encode
 from banyan_hf.evaluation.sts import read_pairs, spearman
 from banyan_hf.persistence import load_encoder
-
-POOLINGS = ("root", "mean", "root_mean")
 
 
 def main() -> None:

@@ -17,16 +17,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep
 import tempfile
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from banyan_common import data_folder, parser, print_table, save
+from banyan_runs import pooling_scores
 
-from banyan_hf.encoding import encode
-from banyan_hf.evaluation.sts import read_pairs, spearman
-from banyan_hf.persistence import load_encoder
+from banyan_hf.evaluation.sts import read_pairs
 from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 
@@ -54,11 +52,8 @@ def main() -> None:
                 [str(data / "text" / "en.txt.gz")], Path(scratch, name), recipe=replace(base, **fields(changes))
             )
             wall, cpu = time.monotonic() - wall, time.process_time() - cpu
-            model, tokenizer = load_encoder(str(result.folder))
-        row: dict[str, Any] = {"variant": name, "changes": changes or "-"}
-        for pooling in ("root", "mean", "root_mean"):
-            model.config.pooling = pooling
-            row[pooling] = spearman(partial(encode, model=model, tokenizer=tokenizer), pairs)
+            scores = pooling_scores(result.folder, [pairs])
+        row: dict[str, Any] = {"variant": name, "changes": changes or "-", **scores}
         rows.append({**row, "loss": result.loss, "wall min": wall / 60, "CPU min": cpu / 60})
         print_table(rows)
     save(args.output, base=args.base, set=args.set, rows=rows)

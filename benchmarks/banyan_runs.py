@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from transformers import AutoTokenizer
 from banyan_hf.encoding import encode, tokenize_batch
 from banyan_hf.evaluation.sts import SentencePairs, spearman
 from banyan_hf.model.modeling_banyan import BanyanForPreTraining
-from banyan_hf.persistence import load_encoder
+from banyan_hf.persistence import default_model, load_encoder
 
 POOLINGS = ("root", "mean", "root_mean")
 HELD_OUT_BATCH = 256
@@ -42,6 +44,15 @@ def mean_loss(run: Path, texts: list[str]) -> float:
     batches = [texts[i : i + HELD_OUT_BATCH] for i in range(0, len(texts), HELD_OUT_BATCH)]
     full = [batch for batch in batches if len(batch) == HELD_OUT_BATCH] or batches
     return sum(float(model(**tokenize_batch(batch, model.banyan, tokenizer)).loss) for batch in full) / len(full)
+
+
+def box_with_pooling(pooling: str, folder: Path) -> Path:
+    """A copy of the box whose configuration asks for another pooling: another model; made once."""
+    if not folder.exists():
+        shutil.copytree(default_model(), folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps({**config, "pooling": pooling}), encoding="utf-8")
+    return folder
 
 
 def pooling_scores(folder: Path, sets: Sequence[SentencePairs]) -> dict[str, float]:

@@ -30,14 +30,10 @@ from typing import Any
 
 import torch
 from banyan_common import data_folder, parser, print_table, save
-from banyan_training_speed import Batch, make_batches, make_tokenizer
-from transformers import set_seed
+from banyan_runs import pooling_scores
+from banyan_training_speed import Batch, Stepper, make_batches, make_tokenizer
 
-from banyan_hf.encoding import encode
-from banyan_hf.evaluation.sts import read_pairs, spearman
-from banyan_hf.model.modeling_banyan import BanyanForPreTraining
-from banyan_hf.persistence import load_encoder
-from banyan_hf.training.corpus import collate
+from banyan_hf.evaluation.sts import read_pairs
 from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 
@@ -58,25 +54,16 @@ LOSSES = {"exact softmax": None, "4,000 negatives": 4000, "1,000 negatives": 100
 
 def speed(batches: Sequence[Batch], vocab_size: int, changes: dict[str, Any]) -> float:
     """Tokens per CPU second of training steps; the first one, which compiles, is not counted."""
-    set_seed(0)
     fields = {name: changes[name] for name in ("num_negatives", "dropout") if name in changes}
-    config = Recipe(**fields).config(vocab_size=vocab_size, pad_token_id=None, max_position_embeddings=512)
-    config.backend = changes.get("backend", "auto")
-    model = BanyanForPreTraining(config).train()
+    options = {name: changes[name] for name in ("backend", "fused") if name in changes}
+    stepper = Stepper(vocab_size, Recipe(**fields), **options)
     if changes.get("down"):
-        model.banyan.entangle = partial(_with_all_nodes, model.banyan.entangle)  # type: ignore[method-assign]
-    adam = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0, fused=changes.get("fused", True))
-    tokens, cpu = 0, 0.0
-    for i, rows in enumerate(batches):
-        started = time.process_time()
-        batch = collate(rows)
-        model(**batch).loss.backward()
-        adam.step()
-        adam.zero_grad()
-        if i:
-            cpu += time.process_time() - started
-            tokens += int(batch["attention_mask"].sum())
-    return tokens / cpu
+        encoder = stepper.model.banyan
+        encoder.entangle = partial(_with_all_nodes, encoder.entangle)  # type: ignore[method-assign]
+    stepper.step(batches[0])
+    started = time.process_time()
+    tokens = sum(stepper.step(batch) for batch in batches[1:])
+    return tokens / (time.process_time() - started)
 
 
 def _with_all_nodes(entangle: Any, *args: Any, down: str, **kwargs: Any) -> Any:
@@ -88,17 +75,14 @@ def _with_all_nodes(entangle: Any, *args: Any, down: str, **kwargs: Any) -> Any:
 def equal_time(minutes: float) -> list[dict[str, Any]]:
     """Each loss for the same time on one thread, from the same start; the score on the development set."""
     pairs = read_pairs(data_folder() / "eval" / "dev" / "sts16.csv")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, negatives in LOSSES.items():
         with tempfile.TemporaryDirectory() as scratch:
             recipe = replace(Recipe.named("default"), num_negatives=negatives, epochs=1000, max_minutes=minutes)
             result = train([str(data_folder() / "text" / "en.txt.gz")], Path(scratch, "run"), recipe=recipe)
-            model, tokenizer = load_encoder(str(result.folder))
-        row: dict[str, Any] = {"loss": name, "minutes": minutes, "steps": result.steps}
-        for pooling in ("root", "mean"):
-            model.config.pooling = pooling
-            row[f"sts16 {pooling}"] = spearman(partial(encode, model=model, tokenizer=tokenizer), pairs)
-        rows.append(row)
+            scores = pooling_scores(result.folder, [pairs])
+        shown = {f"sts16 {pooling}": scores[pooling] for pooling in ("root", "mean")}
+        rows.append({"loss": name, "minutes": minutes, "steps": result.steps, **shown})
         print_table(rows)
     return rows
 

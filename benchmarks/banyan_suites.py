@@ -20,14 +20,12 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from banyan_common import ENGLISH_SETS, PAPER, data_folder, encoder_folder, parser, print_table, save
-from banyan_runs import POOLINGS
+from banyan_runs import POOLINGS, box_with_pooling
 
-from banyan_hf import default_model
 from banyan_hf.evaluation.report import read_results
 from banyan_hf.evaluation.runner import evaluate, result_folder
 from banyan_hf.evaluation.suites import entries
@@ -39,16 +37,6 @@ PAPER_SCORES = {
 }  # fmt: skip
 
 
-def with_pooling(pooling: str, work: Path) -> Path:
-    """A copy of the box whose configuration asks for another pooling: another model, with its own results."""
-    folder = work / "models" / f"box-{pooling}"
-    if not folder.exists():
-        shutil.copytree(default_model(), folder)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        (folder / "config.json").write_text(json.dumps({**config, "pooling": pooling}), encoding="utf-8")
-    return folder
-
-
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--suites", nargs="+", default=list(SUITES), choices=SUITES)
@@ -56,7 +44,7 @@ def main() -> None:
     arguments.add_argument("--work", type=Path, default=Path("out/suites"), help="results, kept")
     args = arguments.parse_args()
     rows = entries(args.suites, data_folder())
-    models = [with_pooling(pooling, args.work) for pooling in POOLINGS]
+    models = [box_with_pooling(pooling, args.work / "models" / f"box-{pooling}") for pooling in POOLINGS]
     models += [path for name in args.peers if (path := encoder_folder(name)) is not None]
     spreads: dict[str, dict[str, float]] = {}
     for model in models:

@@ -70,19 +70,17 @@ def make_batches(tokenizer: PreTrainedTokenizerBase, count: int, size: int) -> l
 class Stepper:
     """A model and its Adam, stepping as `BanyanTrainer` does."""
 
-    def __init__(self, vocab_size: int, negatives: int | None, backend: str) -> None:
+    def __init__(self, vocab_size: int, recipe: Recipe, *, backend: str = "auto", fused: bool = True) -> None:
         set_seed(0)
-        recipe = Recipe(num_negatives=negatives)
         config = recipe.config(vocab_size=vocab_size, pad_token_id=None, max_position_embeddings=512)
         config.backend = backend
-        self.collate = collate
         self.model = BanyanForPreTraining(config).train()
         parameters = self.model.parameters()
-        self.adam = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=0.0, fused=True)
+        self.adam = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=0.0, fused=fused)
 
     def step(self, rows: Batch) -> int:
         """One optimiser step; returns the tokens of the batch."""
-        batch = self.collate(rows)
+        batch = collate(rows)
         loss = self.model(**batch).loss
         loss.backward()
         self.adam.step()
@@ -96,7 +94,7 @@ def training_rows(batches: Sequence[Batch], vocab_size: int, *, quick: bool) -> 
         for loss, negatives in LOSSES.items():
             for threads in (1,) if quick else (1, 2):
                 torch.set_num_threads(threads)
-                stepper = Stepper(vocab_size, negatives, backend)
+                stepper = Stepper(vocab_size, Recipe(num_negatives=negatives), backend=backend)
                 stepper.step(batches[0])
                 cheap = backend == "numba" and negatives is not None
                 used = batches[1:] if cheap else batches[1:4]
@@ -123,7 +121,7 @@ def training_rows(batches: Sequence[Batch], vocab_size: int, *, quick: bool) -> 
 def induction_rows(*, quick: bool, sentences: int = 512, length: int = 128) -> list[dict[str, Any]]:
     """Trees alone, from random token ids of the whole vocabulary."""
     torch.set_num_threads(1)
-    stepper = Stepper(25000, 1000, "auto")
+    stepper = Stepper(25000, Recipe(num_negatives=1000))
     model = stepper.model.banyan
     tokens = torch.randint(25000, (sentences * length,))
     offsets = torch.arange(0, sentences * length + 1, length)
@@ -172,7 +170,7 @@ def memory_case() -> None:
     """The process that `memory_rows` starts: prints the growth of one step as JSON."""
     case = json.loads(sys.stdin.read())
     torch.set_num_threads(2)
-    stepper = Stepper(case["vocab_size"], case["negatives"], case["backend"])
+    stepper = Stepper(case["vocab_size"], Recipe(num_negatives=case["negatives"]), backend=case["backend"])
     stepper.step(case["rows"][:8])  # compiles, and makes Adam's state
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far (VmHWM) becomes the present size
     before = _status("VmRSS")

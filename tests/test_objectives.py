@@ -48,36 +48,33 @@ def test_sampled_from_everything_is_exact(n):
     )
 
 
+def told_from(inputs, targets, negatives):
+    """Row by row: each target against the draws that are not its own token, which stand for V - 1 tokens."""
+    hidden, weight, bias = inputs
+    rows = []
+    for logit, target in zip(hidden @ weight.T + bias, targets.tolist(), strict=True):
+        others = [token for token in negatives.tolist() if token != target]
+        z = logit[target].exp() + (V - 1) / len(others) * logit[others].exp().sum()
+        rows.append(z.log() - logit[target])
+    return torch.stack(rows).mean()
+
+
 def test_accidental_hits_are_left_out():
     """A row whose target was drawn is told from the others only, and each sample stands for V - 1 tokens."""
     inputs, targets = problem(CHUNK + 9)
     negatives = torch.randperm(V, generator=torch.Generator().manual_seed(1))[:7]
-    hidden, weight, bias = inputs
-    logits = hidden @ weight.T + bias
-    rows = []
-    for logit, target in zip(logits, targets.tolist(), strict=True):
-        others = [token for token in negatives.tolist() if token != target]
-        z = logit[target].exp() + (V - 1) / len(others) * logit[others].exp().sum()
-        rows.append(z.log() - logit[target])
     assert 0 < sum(target in negatives for target in targets) < len(targets)
     ours = sampled_cross_entropy(*inputs, targets, negatives)
-    assert_equal_with_gradients(ours, torch.stack(rows).mean(), inputs, relative=1e-11)
+    assert_equal_with_gradients(ours, told_from(inputs, targets, negatives), inputs, relative=1e-11)
 
 
 def test_a_token_drawn_twice_counts_twice():
     """As word2vec's negatives: a sample with repetitions is a sum over its draws, without those of the row's target."""
     inputs, targets = problem(CHUNK + 9)
     negatives = torch.randint(V // 2, (30,), generator=torch.Generator().manual_seed(2))
-    hidden, weight, bias = inputs
-    logits = hidden @ weight.T + bias
-    rows = []
-    for logit, target in zip(logits, targets.tolist(), strict=True):
-        others = [token for token in negatives.tolist() if token != target]
-        z = logit[target].exp() + (V - 1) / len(others) * logit[others].exp().sum()
-        rows.append(z.log() - logit[target])
     assert len(negatives.unique()) < len(negatives)
     ours = sampled_cross_entropy(*inputs, targets, negatives)
-    assert_equal_with_gradients(ours, torch.stack(rows).mean(), inputs, relative=1e-11)
+    assert_equal_with_gradients(ours, told_from(inputs, targets, negatives), inputs, relative=1e-11)
 
 
 def test_only_the_target_was_drawn():
