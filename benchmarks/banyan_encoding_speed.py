@@ -148,8 +148,10 @@ def stages(folder: str, sentences: list[str], size: int) -> dict[str, Callable[[
 
         return run
 
+    asked = {"return_tensors": "np", "return_attention_mask": False}  # as the folder's sentence_bert_config.json asks
+
     def tokenize(part: list[str]) -> Any:
-        return tokenizer(part, padding=True, truncation="longest_first", return_tensors="pt")
+        return tokenizer(part, padding=True, truncation="longest_first", **asked)
 
     def raw(name: str) -> Callable[[], None]:
         """The Rust tokenizer without padding or truncation."""
@@ -175,7 +177,7 @@ def stages(folder: str, sentences: list[str], size: int) -> dict[str, Callable[[
         "      Rust encode_batch_fast, ids": raw("encode_batch_fast"),
         "  SentenceTransformer.forward": each(encoded, features),
         "    get_text_features": each(
-            lambda f: module.model.get_text_features(f["input_ids"], f["attention_mask"]), features
+            lambda f: module.model.get_text_features(f["input_ids"], f.get("attention_mask")), features
         ),
         "StaticEmbedding encode": lambda: static.encode(ordered, batch_size=size),
         "  StaticEmbedding.preprocess": each(static[0].preprocess),
