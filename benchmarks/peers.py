@@ -53,10 +53,10 @@ SETTINGS = {
     "vector_size": 256, "epochs": 5, "window": 5, "negative": 5, "min_count": 5, "sample": 1e-3, "seed": 0,
 }  # fmt: skip
 PEERS: dict[str, Callable[..., Any]] = {
-    "word2vec-sg": lambda **kw: Word2Vec(sg=1, **SETTINGS, **kw),
-    "word2vec-cbow": lambda **kw: Word2Vec(sg=0, **SETTINGS, **kw),
-    "fasttext-sg": lambda **kw: FastText(sg=1, bucket=500_000, **SETTINGS, **kw),
-    "fasttext-cbow": lambda **kw: FastText(sg=0, bucket=500_000, **SETTINGS, **kw),
+    "word2vec-sg": lambda **kw: Word2Vec(sg=1, **{**SETTINGS, **kw}),
+    "word2vec-cbow": lambda **kw: Word2Vec(sg=0, **{**SETTINGS, **kw}),
+    "fasttext-sg": lambda **kw: FastText(sg=1, bucket=500_000, **{**SETTINGS, **kw}),
+    "fasttext-cbow": lambda **kw: FastText(sg=0, bucket=500_000, **{**SETTINGS, **kw}),
 }
 SIF_A = 1e-3
 POOLINGS = ("root", "mean", "root_mean")
@@ -92,14 +92,17 @@ def write_corpus(text: Path, cut: Cut, target: Path) -> Path:
     return target
 
 
-def train_peer(name: str, corpus: Path, folder: Path, workers: int) -> None:
-    """Train one peer, unless its folder is there already; seconds are those of the training alone."""
+def train_peer(name: str, corpus: Path, folder: Path, workers: int, **settings: Any) -> None:
+    """Train one peer, unless its folder is there already; seconds are those of the training alone.
+
+    `settings` replace those of SETTINGS.
+    """
     if (folder / "cost.json").exists():
         return
     print(f"Training {name} on {corpus.name} ...", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     wall, cpu = time.perf_counter(), time.process_time()
-    model = PEERS[name](corpus_file=str(corpus), workers=workers)
+    model = PEERS[name](corpus_file=str(corpus), workers=workers, **settings)
     cost = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "workers": workers}
     model.wv.save(str(folder / "vectors.kv"))
     (folder / "cost.json").write_text(json.dumps(cost), encoding="utf-8")
