@@ -6,6 +6,7 @@ import gzip
 from collections import Counter
 
 import pytest
+import torch
 from support import grammar_sentences
 
 from banyan_hf.tokenizer import train_tokenizer
@@ -13,6 +14,7 @@ from banyan_hf.training.corpus import (
     BATCH,
     batches,
     collate,
+    cut,
     load_texts,
     token_counts,
     tokenize,
@@ -126,3 +128,33 @@ def test_collate():
     batch = collate([{"input_ids": [5, 6, 7]}, {"input_ids": [7]}])
     assert batch["input_ids"].tolist() == [[5, 6, 7], [7, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+def test_cut_keeps_every_token_in_its_place():
+    """Against the sentences themselves: spans join up to them, none crosses a border, none is much too short."""
+    torch.manual_seed(0)
+    numbers = iter(range(1, 10_000))
+    rows = [[next(numbers) for _ in range(n)] for n in (1, 2, 7, 30, 200, 5, 61)]
+    spans = cut(collate([{"input_ids": row} for row in rows]), 8)
+    lengths = spans["attention_mask"].sum(dim=1).tolist()
+    pieces = [ids[:n] for ids, n in zip(spans["input_ids"].tolist(), lengths, strict=True)]
+    assert [token for piece in pieces for token in piece] == [token for row in rows for token in row]
+    owner = {token: number for number, row in enumerate(rows) for token in row}
+    sizes: dict[int, list[int]] = {}
+    for piece in pieces:
+        assert len({owner[token] for token in piece}) == 1
+        sizes.setdefault(owner[piece[0]], []).append(len(piece))
+    assert all(max(each) - min(each) <= 1 for each in sizes.values())  # equal spans within a sentence
+    assert all(3 <= size <= 16 for number in (3, 4, 6) for size in sizes[number])
+    assert len(sizes[0]) == len(sizes[1]) == 1
+    assert spans["attention_mask"].shape[1] == max(lengths)
+
+
+def test_cut_is_anew_each_time_and_follows_the_seed():
+    batch = collate([{"input_ids": list(range(1, 150))}] * 20)
+    first, second = (cut(batch, 10)["attention_mask"] for _ in range(2))
+    assert first.tolist() != second.tolist()
+    torch.manual_seed(3)
+    once = cut(batch, 10)["input_ids"]
+    torch.manual_seed(3)
+    assert torch.equal(cut(batch, 10)["input_ids"], once)

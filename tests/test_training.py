@@ -159,9 +159,10 @@ def test_half_written_checkpoint_is_ignored(text, uninterrupted, tmp_path):
     assert_same_run(folder, uninterrupted.folder)
 
 
-def test_drawn_negatives_resume_too(text, tmp_path):
-    """Negatives are random numbers, and data are fetched one batch ahead of the step that is saved."""
-    recipe = replace(SMALL, negative_power=0.75)
+@pytest.mark.parametrize("fields", [{"negative_power": 0.75}, {"span_tokens": 3}])
+def test_what_a_step_draws_is_drawn_again_on_resuming(text, tmp_path, fields):
+    """Negatives and cuts are random numbers, and data are fetched one batch ahead of the step that is saved."""
+    recipe = replace(SMALL, **fields)
     whole = train([text], tmp_path / "whole", recipe=recipe, save_steps=10, say=lambda line: None)
     folder = unfinished(whole.folder, tmp_path / "run", last=whole.steps - 1)
     train([text], folder, recipe=recipe, resume=True, save_steps=10, say=lambda line: None)

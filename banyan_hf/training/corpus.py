@@ -185,3 +185,35 @@ def collate(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     ids = pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
     return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+
+
+def cut(batch: dict[str, Tensor], span_tokens: int) -> dict[str, Tensor]:
+    """Cut each sentence of a batch into equal spans, so that a token's context is its neighbourhood.
+
+    Decomposition hands the root's value down almost unchanged, so in a whole sentence every token is predicted from
+    all of it. A sentence of L tokens becomes round(L / n) spans (at least one), with n drawn for each sentence from
+    [span_tokens / 2, 3 span_tokens / 2].
+
+    Args:
+        batch: of `collate`, input_ids and attention_mask, (B, L) each.
+        span_tokens: length to aim at, in tokens.
+
+    Returns:
+        The same tokens in the same order, as more and shorter rows. Draws from torch's global generator.
+
+    Example:
+        >>> cut(collate([{"input_ids": [5, 6, 7, 8]}]), 2)["attention_mask"].sum().item()
+        4
+    """
+    mask = batch["attention_mask"].bool()
+    lengths = mask.sum(dim=1)  # (B,)
+    aim = span_tokens * (0.5 + torch.rand(len(lengths), device=mask.device))  # (B,)
+    pieces = (lengths / aim).round().long().clamp(min=1)  # (B,)
+    place = mask.cumsum(dim=1) - 1  # (B, L), 0 at the first token
+    piece = torch.div(place * pieces[:, None], lengths.clamp(min=1)[:, None], rounding_mode="floor")
+    row = (piece + (pieces.cumsum(0) - pieces)[:, None])[mask]  # (T,) of the new batch, never falling
+    sizes = torch.bincount(row, minlength=int(pieces.sum()))  # (B',)
+    shorter = torch.arange(int(sizes.max()), device=mask.device) < sizes[:, None]  # (B', L')
+    ids = batch["input_ids"].new_zeros(shorter.shape)
+    ids[shorter] = batch["input_ids"][mask]
+    return {"input_ids": ids, "attention_mask": shorter.long()}

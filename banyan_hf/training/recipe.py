@@ -16,7 +16,7 @@ FIELD_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "seed"), (int,)),
     **dict.fromkeys(("epochs", "learning_rate", "dropout", "negative_power"), (int, float)),
     "max_minutes": (int, float, type(None)),
-    **dict.fromkeys(("num_negatives", "steps"), (int, type(None))),
+    **dict.fromkeys(("num_negatives", "span_tokens", "steps"), (int, type(None))),
 }
 CHOICES = {
     "schedule": ("linear", "constant"),
@@ -35,6 +35,7 @@ class Recipe:
         negative_power: negatives are drawn with a token's frequency to this power; 0: uniformly, which estimates the
             exact softmax; 0.75: as word2vec does, which learns how much likelier a token is here than elsewhere.
         min_tokens, max_tokens: shorter and longer sentences are left out.
+        span_tokens: sentences are cut into spans of about so many tokens, anew each time; `None`: trained on whole.
         epochs: passes over the text.
         steps: batches in all, whatever the size of the text; `None`: as many as the epochs need.
         max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
@@ -62,6 +63,7 @@ class Recipe:
     negative_power: float = 0.0
     min_tokens: int = 4
     max_tokens: int = 200
+    span_tokens: int | None = None
     epochs: float = 3
     steps: int | None = None
     max_minutes: float | None = None
@@ -76,7 +78,7 @@ class Recipe:
             if isinstance(value, bool) or not isinstance(value, kinds):
                 wanted = " or ".join("none" if kind is type(None) else kind.__name__ for kind in kinds)
                 raise ValueError(f"{name}={value!r} in a recipe must be {wanted}.")
-        for name in ("epochs", "steps", "batch_size", "learning_rate", "max_minutes"):
+        for name in ("epochs", "steps", "batch_size", "learning_rate", "max_minutes", "span_tokens"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be positive.")

@@ -27,7 +27,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ..encoding import encode
 from ..evaluation.sts import SentencePairs, spearman
-from .corpus import Corpus, collate, token_counts
+from .corpus import Corpus, collate, cut, token_counts
 from .recipe import Recipe
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -146,8 +146,11 @@ class BanyanTrainer(Trainer):
         return self.lr_scheduler
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """One step, with the recipe's negatives, counted in tokens."""
-        if self._noise is not None:  # not in the collator: data are fetched ahead, and a resumed run must draw the same
+        """One step, on the recipe's spans, with its negatives, counted in tokens."""
+        # Both are drawn here, not in the collator: data are fetched ahead, and a resumed run must draw the same.
+        if self.recipe.span_tokens is not None:
+            inputs = cut(inputs, self.recipe.span_tokens)
+        if self._noise is not None:
             assert self.recipe.num_negatives is not None
             inputs["negatives"] = torch.multinomial(self._noise, self.recipe.num_negatives, replacement=True)
         self.n_tokens += int(inputs["attention_mask"].sum())
