@@ -176,6 +176,9 @@ def verdict(
     >>> methods = {"this space": record, "cca": {"r@1": {"value": 0.9}}}
     >>> verdict([{"source": "a", "target": "b", "methods": methods}], {}, {})
     ['a -> b: cca wins, R@1 90.0 against 50.0 (40.0 to 60.0) of this space.']
+    >>> methods["cca"]["r@1"]["value"] = 0.5
+    >>> verdict([{"source": "a", "target": "b", "methods": methods}], {}, {})
+    ['a -> b: this space and cca find as many, R@1 50.0 (40.0 to 60.0).']
     """
     sentences = []
     for pair in pairs:
@@ -192,6 +195,8 @@ def verdict(
             sentences.append(f"{head}{best} wins, R@1 {100 * other:.1f} against {figure} of this space.")
         elif other > own["value"]:
             sentences.append(f"{head}{best} is ahead within the interval, R@1 {100 * other:.1f} against {figure}.")
+        elif other == own["value"]:
+            sentences.append(f"{head}this space and {best} find as many, R@1 {figure}.")
         else:
             sentences.append(f"{head}this space is best, R@1 {figure}; next is {best} with {100 * other:.1f}.")
     for title, records in tasks.items():
