@@ -32,7 +32,8 @@ lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/mypy
 
 recipe-en: .venv/.installed  ## train and score the English model (needs $(DATA); resumable)
-	$(BIN)/banyan train $(DATA)/text/en.txt.gz --recipe en --output out/english $(if $(wildcard out/english/run.json),--resume) \
+	test -f out/english/config.json || \
+		$(BIN)/banyan train $(DATA)/text/en.txt.gz --recipe en --output out/english $(if $(wildcard out/english/run.json),--resume) \
 		--eval-sts $(DATA)/eval/dev/sts16.csv
 	$(BIN)/python benchmarks/banyan_english.py --model out/english
 

@@ -264,14 +264,15 @@ def evaluate(
 def pack(
     source: Annotated[Path, typer.Argument(help="Folder of a trained Banyan.")],
     target: Annotated[Path, typer.Argument(help="Folder to make; must not exist.")],
+    bits: Annotated[int, typer.Option(help="For each number of the table: 16 or 8.")] = 16,
 ) -> None:
-    """Copy a model with half the bytes: vectors in float16. It still loads and answers in float32.
+    """Copy a model with half or a quarter of the bytes. It still loads and answers in float32.
 
-    [bold]Example:[/]  banyan pack my-model my-model-small
+    [bold]Example:[/]  banyan pack my-model my-model-small --bits 8
     """
     from .persistence import pack as copy
 
-    console.print(f"{target}: {copy(source, target) / 1e6:.1f} MB.", markup=False, highlight=False)
+    console.print(f"{target}: {copy(source, target, bits=bits) / 1e6:.1f} MB.", markup=False, highlight=False)
 
 
 CardLanguage = Annotated[

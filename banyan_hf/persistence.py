@@ -15,6 +15,7 @@ from .model.code_files import AUTO_MAP, write_code_files
 from .model.modeling_banyan import BanyanModel
 
 BOX = Path(__file__).parent / "english"
+STORED_AS = {16: torch.float16, 8: torch.float8_e4m3fn}  # bits a number of the packed table -> dtype
 RUN_FILE = "run.json"  # beside a trained model: what its training was asked for; no part of the model
 
 
@@ -68,32 +69,39 @@ def check_name(name: str) -> None:
         raise ValueError(f"{name!r} is neither a folder here nor a Hub name (owner/name).")
 
 
-def pack(source: str | os.PathLike, target: str | os.PathLike) -> int:
-    """Copy a trained model with half the bytes: vectors in float16, JSON without blanks.
+def pack(source: str | os.PathLike, target: str | os.PathLike, *, bits: int = 16) -> int:
+    """Copy a trained model with a half or a quarter of the bytes: vectors in float16 or float8, JSON without blanks.
 
     `config.json` still says float32, so the copy loads, computes and answers in float32.
 
     Args:
         source: folder of a trained model.
         target: folder to make; must not exist.
+        bits: for each number of the token table: 16, or 8 (float8_e4m3fn, a relative error of at most 1/16, which the
+            sum of many coordinates averages out).
 
     Returns:
         Size of the copy in bytes.
 
     Raises:
-        ValueError: there is no model in `source`, or something at `target`.
+        ValueError: there is no model in `source`, or something at `target`, or its numbers do not fit.
     """
     source, target = Path(source), Path(target)
+    if bits not in STORED_AS:
+        raise ValueError(f"bits={bits}: a table can be stored with 16 or with 8 bits a number.")
     if target.exists():
         raise ValueError(f"{target} exists already. Choose another folder, or delete it yourself.")
-    load_encoder(str(source))  # refuses what is not a complete model
+    encoder, _ = load_encoder(str(source))  # refuses what is not a complete model
+    largest, limit = float(encoder.embeddings.weight.detach().abs().max()), torch.finfo(STORED_AS[bits]).max
+    if largest > limit:
+        raise ValueError(f"The token table holds {largest:.0f}, more than {bits} bits can ({limit:.0f}).")
     staging = target.with_name(target.name + ".tmp")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     tensors = load_file(source / "model.safetensors")
     # The handful of structural numbers keep their precision; the token table is what has the size.
-    halves = {name: t.to(torch.float16) if t.ndim > 1 else t for name, t in tensors.items()}
-    save_file({name: t.contiguous() for name, t in halves.items()}, staging / "model.safetensors", {"format": "pt"})
+    smaller = {name: t.to(STORED_AS[bits]) if t.ndim > 1 else t for name, t in tensors.items()}
+    save_file({name: t.contiguous() for name, t in smaller.items()}, staging / "model.safetensors", {"format": "pt"})
     for path in source.glob("*.json"):
         if path.name == RUN_FILE:
             continue
