@@ -29,7 +29,8 @@ class Compose(nn.Module):
     def coefficients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """The three vectors of the equation, sigmoid applied, tiled over the channels: (D,) each."""
         left, right = torch.sigmoid(self.left_scale.to(dtype)), torch.sigmoid(self.right_scale.to(dtype))  # (U,)
-        tiled = torch.stack((left, right, self.bias.to(dtype))).repeat(1, self.num_channels)  # (3, D)
+        each = torch.stack((left, right, self.bias.to(dtype)))  # (3, U)
+        tiled = each[:, None].expand(3, self.num_channels, each.shape[1]).reshape(3, -1)  # (3, D); faster than repeat
         return tiled[0], tiled[1], tiled[2]
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:

@@ -391,7 +391,9 @@ class BanyanModel(BanyanPreTrainedModel):
                 "(max_position_embeddings): the tokenizer has probably cut what came after. Split long texts to have "
                 "all of them encoded. (Said once per model.)"
             )
-        return mask, F.pad(lengths.cumsum(0), (1, 0))
+        offsets = lengths.new_zeros(len(lengths) + 1)
+        torch.cumsum(lengths, dim=0, out=offsets[1:])
+        return mask, offsets
 
     def _leaves(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor, offsets: Tensor
