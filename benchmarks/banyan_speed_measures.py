@@ -23,7 +23,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def equal_time(minutes: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, negatives in LOSSES.items():
         with tempfile.TemporaryDirectory() as scratch:
-            recipe = replace(Recipe.named("default"), num_negatives=negatives, epochs=1000, max_minutes=minutes)
+            recipe = Recipe(num_negatives=negatives, epochs=1000, max_minutes=minutes)
             result = train([str(data_folder() / "text" / "en.txt.gz")], Path(scratch, "run"), recipe=recipe)
             scores = pooling_scores(result.folder, [pairs])
         shown = {f"sts16 {pooling}": scores[pooling] for pooling in ("root", "mean")}

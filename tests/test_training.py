@@ -206,7 +206,7 @@ class TestRecipe:
         recipe = Recipe.named(name)
         config = recipe.config(vocab_size=500, pad_token_id=1, max_position_embeddings=512)
         assert config.num_structural_parameters == 14
-        assert (recipe.min_tokens, recipe.max_tokens, config.dropout) == (4, 200, 0.1)
+        assert (recipe.min_tokens, recipe.max_tokens, config.dropout) == (4, 200, recipe.dropout)
 
     def test_paper(self):
         recipe = Recipe.named("paper")
