@@ -6,8 +6,8 @@ vectors (no tree), `root_mean` (both, each normalised). The two end points are t
 mean and standard deviation. The structure rows are the full model with trees that do not look at the vectors.
 
 Batch and learning rate differ by objective and are shown: the contrastive loss compares all nodes of a batch, so its
-cost grows with the square of the batch, and 5e-3 is chosen for cross-entropy (1e-3 is Self-StrAE's). All rows learn from
-spans of about ten tokens, as the default recipe does (which also keeps the torch backend, that linear composition
+cost grows with the square of the batch, and 5e-3 is chosen for cross-entropy (1e-3 is Self-StrAE's). All rows learn
+from spans of about ten tokens, as the default recipe does (which also keeps the torch backend, that linear composition
 needs, out of long sentences), and sentences of more than 60 tokens are left out.
 
 Finished rows are kept in --work; the same command goes on. Time: the four runs with linear composition take most of it
