@@ -40,6 +40,7 @@ def test_wrong_type_is_refused(field, value):
         ({"pad_token_id": -1}, ["pad_token_id=-1"]),
         ({"dropout": 1}, ["dropout=1"]),
         ({"dropout": -0.1}, ["dropout=-0.1"]),
+        ({"token_dropout": 1}, ["token_dropout=1"]),
         ({"temperature": 0}, ["temperature=0"]),
         ({"temperature": float("nan")}, ["temperature=nan"]),
         ({"initializer_range": 0.0}, ["initializer_range=0.0"]),

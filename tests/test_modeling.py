@@ -214,6 +214,28 @@ def test_train_mode_reaches_every_parameter(backend):
         assert not [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
 
 
+def test_token_dropout_hides_whole_tokens_in_training_only(backend):
+    """A hidden token is 0 wherever it stands in the batch, gets no gradient as input, and is still a target."""
+    model = small_model(backend=backend, token_dropout=0.5, dropout=0.0, vocab_size=200)
+    batch = torch.arange(200).reshape(20, 10)
+    twice = torch.cat([batch, batch.flip(1)])
+    plain = model.banyan.entangle(twice)[1][:200]
+    assert_same(plain.detach(), model.banyan.embeddings.weight.detach())
+    model.train()
+    torch.manual_seed(0)
+    graph, up, _ = model.banyan.entangle(twice)
+    hidden = (up[: graph.n_leaves] == 0).all(dim=1)
+    assert 70 <= int(hidden.sum()) <= 130
+    assert_same(up[: graph.n_leaves][~hidden].detach(), plain.detach()[~hidden])
+    torch.manual_seed(0)
+    out = model(twice, output_logits=True)
+    assert out.leaf_tokens.tolist() == list(range(200))
+    out.loss.backward()
+    gradient = model.banyan.embeddings.weight.grad
+    assert_same(gradient[hidden], torch.zeros_like(gradient[hidden]))
+    assert bool((gradient[~hidden] != 0).any(dim=1).all())
+
+
 def test_encoder_can_be_fine_tuned(backend):
     model = small_model(backend=backend).banyan.train()
     model.get_text_features(*pad(AWKWARD)).pooler_output.square().sum().backward()

@@ -29,6 +29,9 @@ class BanyanConfig(PreTrainedConfig):
             vocabulary (`None`: exact softmax).
         temperature: of the contrastive objective.
         dropout: probability at distinct leaves, composed nodes and downward messages, in training only.
+        token_dropout: probability that a leaf's whole vector is hidden from a batch in pre-training: its token must be
+            predicted from the others. Without it a token is predicted from a tree that holds it, and tokens need not
+            learn to resemble each other.
         initializer_range: r; token vectors start uniform in (-r, r).
         max_position_embeddings: longest input, in tokens. The name is the one that sentence-transformers reads.
         backend: `"numba"` (CPU kernels), `"torch"` (any device), or `"auto"`: numba where it can, else torch.
@@ -59,6 +62,7 @@ class BanyanConfig(PreTrainedConfig):
     num_negatives: int | None = None
     temperature: float | int = 0.2
     dropout: float | int = 0.1
+    token_dropout: float | int = 0.0
     initializer_range: float | int = 0.1
     max_position_embeddings: int = 512
     backend: Literal["auto", "torch", "numba"] = "auto"
@@ -107,8 +111,9 @@ class BanyanConfig(PreTrainedConfig):
 
     def validate_rates(self) -> None:
         """Probabilities and ranges are in their domain."""
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must lie in [0, 1).")
+        for name in ("dropout", "token_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1).")
         for name in ("initializer_range", "temperature"):
             if not getattr(self, name) > 0:  # also refuses nan
                 raise ValueError(f"{name}={getattr(self, name)} must be positive.")

@@ -277,6 +277,9 @@ class BanyanModel(BanyanPreTrainedModel):
             leaf_tokens, token_leaf = tokens, torch.arange(len(tokens), device=tokens.device)
             identity = token_leaf
         leaves = self._compute_dtype(self.embeddings(leaf_tokens))  # (n_leaves, D)
+        if self.training and self.config.token_dropout > 0:
+            shown = torch.rand(len(leaves)) >= self.config.token_dropout  # (n_leaves,)
+            leaves = leaves * shown.to(leaves.device)[:, None]
         graph, up, below = self._propagate(
             leaves, token_leaf, offsets, identity=identity, share=self.config.entangled, down=down
         )

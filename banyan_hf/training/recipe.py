@@ -14,7 +14,7 @@ from ..model.configuration_banyan import BanyanConfig
 FOLDER = Path(__file__).parent / "recipes"
 FIELD_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "seed"), (int,)),
-    **dict.fromkeys(("epochs", "learning_rate", "dropout", "negative_power"), (int, float)),
+    **dict.fromkeys(("epochs", "learning_rate", "dropout", "token_dropout", "negative_power"), (int, float)),
     "max_minutes": (int, float, type(None)),
     **dict.fromkeys(("num_negatives", "span_tokens", "steps"), (int, type(None))),
 }
@@ -30,8 +30,8 @@ class Recipe:
 
     Args:
         tokenizer_kind, vocab_size: of the tokenizer, if one is trained.
-        hidden_size, num_channels, composition, entangled, objective, structure, dropout, num_negatives: of the model;
-            see `BanyanConfig`.
+        hidden_size, num_channels, composition, entangled, objective, structure, dropout, token_dropout,
+            num_negatives: of the model; see `BanyanConfig`.
         negative_power: negatives are drawn with a token's frequency to this power; 0: uniformly, which estimates the
             exact softmax; 0.75: as word2vec does, which learns how much likelier a token is here than elsewhere.
         min_tokens, max_tokens: shorter and longer sentences are left out.
@@ -59,6 +59,7 @@ class Recipe:
     objective: Literal["cross_entropy", "contrastive"] = "cross_entropy"
     structure: Literal["greedy", "left", "right", "balanced", "random"] = "greedy"
     dropout: float = 0.1
+    token_dropout: float = 0.0
     num_negatives: int | None = 1000
     negative_power: float = 0.0
     min_tokens: int = 4
@@ -131,6 +132,7 @@ class Recipe:
             objective=self.objective,
             structure=self.structure,
             dropout=self.dropout,
+            token_dropout=self.token_dropout,
             num_negatives=None if self.num_negatives is None else min(self.num_negatives, vocab_size),
             max_position_embeddings=max_position_embeddings,
             pad_token_id=pad_token_id,
