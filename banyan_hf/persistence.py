@@ -91,14 +91,14 @@ def pack(source: str | os.PathLike, target: str | os.PathLike, *, bits: int = 16
         raise ValueError(f"bits={bits}: a table can be stored with 16 or with 8 bits a number.")
     if target.exists():
         raise ValueError(f"{target} exists already. Choose another folder, or delete it yourself.")
-    encoder, _ = load_encoder(str(source))  # refuses what is not a complete model
-    largest, limit = float(encoder.embeddings.weight.detach().abs().max()), torch.finfo(STORED_AS[bits]).max
+    load_encoder(str(source))  # refuses what is not a complete model
+    tensors = load_file(source / "model.safetensors")
+    largest, limit = max(float(t.abs().max()) for t in tensors.values() if t.ndim > 1), torch.finfo(STORED_AS[bits]).max
     if largest > limit:
-        raise ValueError(f"The token table holds {largest:.0f}, more than {bits} bits can ({limit:.0f}).")
+        raise ValueError(f"The model holds {largest:.0f}, more than {bits} bits can ({limit:.0f}).")
     staging = target.with_name(target.name + ".tmp")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    tensors = load_file(source / "model.safetensors")
     # The handful of structural numbers keep their precision; the token table is what has the size.
     smaller = {name: t.to(STORED_AS[bits]) if t.ndim > 1 else t for name, t in tensors.items()}
     save_file({name: t.contiguous() for name, t in smaller.items()}, staging / "model.safetensors", {"format": "pt"})

@@ -44,6 +44,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from banyan_hf import BanyanConfig, BanyanModel
 from banyan_hf.encoding import tokenize_batch
 from banyan_hf.evaluation.sts import read_pairs
+from banyan_hf.model.st_files import AS_ARRAYS, WITHOUT_MASK
 from banyan_hf.persistence import load_encoder
 from banyan_hf.tokenizer import train_tokenizer
 
@@ -148,7 +149,7 @@ def stages(folder: str, sentences: list[str], size: int) -> dict[str, Callable[[
 
         return run
 
-    asked = {"return_tensors": "np", "return_attention_mask": False}  # as the folder's sentence_bert_config.json asks
+    asked = AS_ARRAYS["common"] | WITHOUT_MASK["text"]  # what the folder's sentence_bert_config.json asks for
 
     def tokenize(part: list[str]) -> Any:
         return tokenizer(part, padding=True, truncation="longest_first", **asked)

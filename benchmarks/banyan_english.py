@@ -13,12 +13,12 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
 
-from banyan_common import ENGLISH_SETS, PAPER, data_folder, parser, print_table, save, with_mean
-from banyan_runs import POOLINGS
+from typing import Any
 
-from banyan_hf.encoding import encode
-from banyan_hf.evaluation.sts import read_pairs, spearman
-from banyan_hf.persistence import load_encoder
+from banyan_common import ENGLISH_SETS, PAPER, data_folder, parser, print_table, save, with_mean
+from banyan_runs import scores_by_pooling
+
+from banyan_hf.evaluation.sts import read_pairs
 
 
 def main() -> None:
@@ -27,13 +27,10 @@ def main() -> None:
     args = arguments.parse_args()
     folder = data_folder() / "eval" / "english"
     sets = [read_pairs(folder / f"{name}_test.csv") for name in ENGLISH_SETS]
-    model, tokenizer = load_encoder(args.model)
 
-    rows = []
-    for pooling in POOLINGS:
-        model.config.pooling = pooling
-        scores = [spearman(lambda texts: encode(texts, model, tokenizer), pairs) for pairs in sets]
-        rows.append({"pooling": pooling, **with_mean(scores)})
+    rows: list[dict[str, Any]] = [
+        {"pooling": pooling, **with_mean(scores)} for pooling, scores in scores_by_pooling(args.model, sets).items()
+    ]
     paper = with_mean(PAPER["Banyan"])
     rows.append({"pooling": "paper: root", **paper})
     rows.append({"pooling": "root - paper", **{column: rows[0][column] - paper[column] for column in paper}})

@@ -3,9 +3,9 @@
 What: for each of af, am, ar, es, hi, id, trains a Banyan on text/XX.txt.gz with the recipe `lang` (no setting knows the
 language), trains gensim's skip-gram word2vec on the same text cut into the tokenizer's words, and scores both on
 SemRel's test set; the multilingual encoders are scored beside them where `BANYAN_HF_ENCODERS` has them. One table of
-Spearman x 100. `word2vec` is the plain mean, trained for as many passes as Banyan and never for fewer than
-its usual 5; `over` is Banyan's root minus that. The nine
-languages of the paper hold ha, mr and te, for which there is no text here, so its mean (60.01) has other columns.
+Spearman x 100. `word2vec` is the plain mean, trained for as many passes as Banyan and never for fewer than its usual 5;
+`over` is Banyan's root minus that. The nine languages of the paper hold ha, mr and te, for which there is no text here,
+so its mean (60.01) has other columns.
 
 Everything is kept in --work: the same command goes on where it was stopped, and finished languages are only scored.
 

@@ -55,11 +55,16 @@ def box_with_pooling(pooling: str, folder: Path) -> Path:
     return folder
 
 
-def pooling_scores(folder: Path, sets: Sequence[SentencePairs]) -> dict[str, float]:
-    """Mean Spearman x 100 over the sets, for each pooling of a saved model."""
-    model, tokenizer = load_encoder(str(folder))
-    means = {}
+def scores_by_pooling(folder: str, sets: Sequence[SentencePairs]) -> dict[str, list[float]]:
+    """Spearman x 100 on each set, for each pooling of a saved model."""
+    model, tokenizer = load_encoder(folder)
+    scores = {}
     for pooling in POOLINGS:
         model.config.pooling = pooling
-        means[pooling] = sum(spearman(partial(encode, model=model, tokenizer=tokenizer), s) for s in sets) / len(sets)
-    return means
+        scores[pooling] = [spearman(partial(encode, model=model, tokenizer=tokenizer), pairs) for pairs in sets]
+    return scores
+
+
+def pooling_scores(folder: Path, sets: Sequence[SentencePairs]) -> dict[str, float]:
+    """Mean of `scores_by_pooling` over the sets."""
+    return {pooling: sum(scores) / len(scores) for pooling, scores in scores_by_pooling(str(folder), sets).items()}

@@ -29,6 +29,7 @@ import gzip
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,15 +37,14 @@ from typing import Any
 import numpy as np
 import torch
 from banyan_common import ENGLISH_SETS, PAPER, data_folder, parser, print_table, save, with_mean
+from banyan_runs import scores_by_pooling
 from gensim.models import FastText, Word2Vec
 from gensim.models.keyedvectors import KeyedVectors
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer
 from transformers import AutoTokenizer
 
-from banyan_hf.encoding import encode
 from banyan_hf.evaluation.sts import SentencePairs, read_pairs, spearman
-from banyan_hf.persistence import load_encoder
 from banyan_hf.tokenizer import SPACE, train_tokenizer
 
 Cut = Callable[[list[str]], list[list[str]]]  # texts -> their words or subwords
@@ -53,13 +53,12 @@ SETTINGS = {
     "vector_size": 256, "epochs": 5, "window": 5, "negative": 5, "min_count": 5, "sample": 1e-3, "seed": 0,
 }  # fmt: skip
 PEERS: dict[str, Callable[..., Any]] = {
-    "word2vec-sg": lambda **kw: Word2Vec(sg=1, **{**SETTINGS, **kw}),
-    "word2vec-cbow": lambda **kw: Word2Vec(sg=0, **{**SETTINGS, **kw}),
-    "fasttext-sg": lambda **kw: FastText(sg=1, bucket=500_000, **{**SETTINGS, **kw}),
-    "fasttext-cbow": lambda **kw: FastText(sg=0, bucket=500_000, **{**SETTINGS, **kw}),
+    "word2vec-sg": partial(Word2Vec, sg=1),
+    "word2vec-cbow": partial(Word2Vec, sg=0),
+    "fasttext-sg": partial(FastText, sg=1, bucket=500_000),
+    "fasttext-cbow": partial(FastText, sg=0, bucket=500_000),
 }
 SIF_A = 1e-3
-POOLINGS = ("root", "mean", "root_mean")
 
 
 def words_cutter() -> Cut:
@@ -102,7 +101,7 @@ def train_peer(name: str, corpus: Path, folder: Path, workers: int, **settings: 
     print(f"Training {name} on {corpus.name} ...", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     wall, cpu = time.perf_counter(), time.process_time()
-    model = PEERS[name](corpus_file=str(corpus), workers=workers, **settings)
+    model = PEERS[name](corpus_file=str(corpus), workers=workers, **{**SETTINGS, **settings})
     cost = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "workers": workers}
     model.wv.save(str(folder / "vectors.kv"))
     (folder / "cost.json").write_text(json.dumps(cost), encoding="utf-8")
@@ -151,10 +150,7 @@ def peer_rows(
 
 
 def banyan_rows(folder: str, sets: list[SentencePairs]) -> Iterator[dict[str, Any]]:
-    model, tokenizer = load_encoder(folder)
-    for pooling in POOLINGS:
-        model.config.pooling = pooling
-        scores = [spearman(lambda texts: encode(texts, model, tokenizer), pairs) for pairs in sets]
+    for pooling, scores in scores_by_pooling(folder, sets).items():
         name = f"Banyan ({Path(folder).name})"
         yield {
             "model": name,

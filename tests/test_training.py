@@ -201,12 +201,12 @@ def test_clock_ends_the_run(text, tmp_path):
 
 
 class TestRecipe:
-    @pytest.mark.parametrize("name", ["default", "paper"])
-    def test_ours(self, name):
+    @pytest.mark.parametrize(("name", "dropout"), [("default", 0.05), ("en", 0.1), ("paper", 0.1)])
+    def test_ours(self, name, dropout):
         recipe = Recipe.named(name)
         config = recipe.config(vocab_size=500, pad_token_id=1, max_position_embeddings=512)
         assert config.num_structural_parameters == 14
-        assert (recipe.min_tokens, recipe.max_tokens, config.dropout) == (4, 200, recipe.dropout)
+        assert (recipe.min_tokens, recipe.max_tokens, config.dropout) == (4, 200, dropout)
 
     def test_paper(self):
         recipe = Recipe.named("paper")

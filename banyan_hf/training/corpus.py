@@ -210,7 +210,7 @@ def cut(batch: dict[str, Tensor], span_tokens: int) -> dict[str, Tensor]:
     aim = span_tokens * (0.5 + torch.rand(len(lengths), device=mask.device))  # (B,)
     pieces = (lengths / aim).round().long().clamp(min=1)  # (B,)
     place = mask.cumsum(dim=1) - 1  # (B, L), 0 at the first token
-    piece = torch.div(place * pieces[:, None], lengths.clamp(min=1)[:, None], rounding_mode="floor")
+    piece = place * pieces[:, None] // lengths.clamp(min=1)[:, None]
     row = (piece + (pieces.cumsum(0) - pieces)[:, None])[mask]  # (T,) of the new batch, never falling
     sizes = torch.bincount(row, minlength=int(pieces.sum()))  # (B',)
     shorter = torch.arange(int(sizes.max()), device=mask.device) < sizes[:, None]  # (B', L')
