@@ -104,7 +104,7 @@ def train(
     if negatives == 0:
         plan = replace(plan, num_negatives=None)
     if max_minutes is not None and epochs is None:
-        plan = replace(plan, epochs=UNLIMITED_EPOCHS, steps=None)
+        plan = replace(plan, epochs=UNLIMITED_EPOCHS, min_steps=None)
     result = run(
         text,
         output,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
+import string
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
 UNKNOWN, PADDING = "<unk>", "<pad>"
 SPACE = "▁"  # Metaspace: begins every word
 PRIVATE = "\ue000"  # of Unicode's private use area: stands in no text
+THREADS = 4  # of sentencepiece's training: its sums depend on their number, so it is the same on every machine
 
 
 def _normalizer() -> normalizers.Normalizer:
@@ -38,8 +44,9 @@ def train_tokenizer(
     """Train a subword vocabulary.
 
     Text is normalised (NFKC, lower case, digits to 0), punctuation is split off, and words are cut into subwords by
-    BPE or Unigram. No special tokens are added to a sentence; `<unk>` stands for characters never seen in training
-    and `<pad>` fills batches.
+    BPE or Unigram. Unigram cuts endings off ("play", "ing"), so forms of a word share a token: more tokens, and better
+    vectors from little text; it needs sentencepiece (`pip install 'banyan-hf[train]'`). No special tokens are added to
+    a sentence; `<unk>` stands for characters never seen in training and `<pad>` fills batches.
 
     Args:
         texts: strings, or lists of strings.
@@ -50,10 +57,12 @@ def train_tokenizer(
         show_progress: of the training.
 
     Returns:
-        A transformers tokenizer. `save_pretrained` and `AutoTokenizer` round-trip it exactly.
+        A transformers tokenizer. `save_pretrained` and `AutoTokenizer` round-trip it exactly. The same texts give the
+        same one.
 
     Raises:
-        ValueError: the vocabulary size leaves no room for subwords.
+        ValueError: the vocabulary size leaves no room for subwords, or the text is too small for Unigram.
+        ImportError: sentencepiece, which trains Unigram, is missing.
 
     Example:
         >>> tokenizer = train_tokenizer(["The cat sat. A cat ran!"] * 9, vocab_size=40, show_progress=False)
@@ -64,19 +73,24 @@ def train_tokenizer(
     """
     if vocab_size < 10:
         raise ValueError(f"vocab_size={vocab_size} leaves no room for subwords; 8,000 to 32,000 is usual.")
-    special = [AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)]
     # Wikipedia holds thousands of letters seen once or twice; a tenth of the vocabulary is plenty for an alphabet.
     alphabet = max(256, vocab_size // 10)
-    if kind == "bpe":
-        tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
-        trainer: Any = trainers.BpeTrainer(
-            vocab_size=vocab_size, special_tokens=special, limit_alphabet=alphabet, show_progress=show_progress
-        )
-    else:
-        tokenizer = Tokenizer(models.Unigram())
-        trainer = trainers.UnigramTrainer(
-            vocab_size=vocab_size, special_tokens=special, unk_token=UNKNOWN, show_progress=show_progress
-        )
+    if kind == "unigram":
+        words = _count_words(tqdm(texts, "Counting words", length, unit=" texts", disable=not show_progress))
+        return _wrap(_dress(_train_unigram(words, vocab_size, min(alphabet, vocab_size // 2))), max_length)
+    tokenizer = _dress(Tokenizer(models.BPE(unk_token=UNKNOWN)))
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)],
+        limit_alphabet=alphabet,
+        show_progress=show_progress,
+    )
+    tokenizer.train_from_iterator(texts, trainer=trainer, length=length)
+    return _wrap(tokenizer, max_length)
+
+
+def _dress(tokenizer: Tokenizer) -> Tokenizer:
+    """The steps before and after the model that cuts words."""
     tokenizer.normalizer = _normalizer()
     # Blanks go before punctuation is split off, so "end." and the "end ." of the test sets are the same tokens.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -87,8 +101,68 @@ def train_tokenizer(
         ]
     )
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
-    tokenizer.train_from_iterator(texts, trainer=trainer, length=length)
-    return _wrap(tokenizer, max_length)
+    return tokenizer
+
+
+def _count_words(texts: Iterable[str] | Iterable[list[str]]) -> Counter[str]:
+    """How often each word (or mark) stands in the texts, in order of appearance."""
+    dress = _dress(Tokenizer(models.BPE()))
+    normalize, split = dress.normalizer.normalize_str, dress.pre_tokenizer.pre_tokenize_str
+    words: Counter[str] = Counter()
+    for batch in texts:
+        for text in [batch] if isinstance(batch, str) else batch:
+            words.update(word.removeprefix(SPACE) for word, _ in split(normalize(text)))
+    return words
+
+
+def _train_unigram(words: Counter[str], vocab_size: int, alphabet: int) -> Tokenizer:
+    """Unigram by sentencepiece: the trainer of `tokenizers` gives another vocabulary each time."""
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise ImportError(
+            "Training a Unigram tokenizer needs sentencepiece: pip install 'banyan-hf[train]'; "
+            "or take the kind 'bpe' (tokenizer_kind: bpe in a recipe)."
+        ) from error
+    letters: Counter[str] = Counter()
+    for word, count in words.items():
+        for letter in word:
+            letters[letter] += count
+    known = {letter for letter, _ in letters.most_common(alphabet)}
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(f"{word}\t{count}" for word, count in words.items() if known.issuperset(word)),
+            input_format="tsv",
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size - 1,  # <pad> comes to it
+            hard_vocab_limit=False,
+            normalization_rule_name="identity",
+            character_coverage=1.0,
+            num_threads=THREADS,
+            bos_id=-1,
+            eos_id=-1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"{len(words):,} different words in {len(letters):,} letters give no Unigram vocabulary of {vocab_size:,} "
+            f"pieces ({error}). Give more text, another vocabulary size, or take the kind 'bpe'."
+        ) from error
+    trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    scores = {trained.id_to_piece(i): trained.get_score(i) for i in range(1, len(trained))}  # 0 is <unk>
+    # "▁" and "," are both likely, so "▁," is pruned away and each mark would cost two tokens, one of them without
+    # meaning. A mark stands alone behind a "▁" (it was split off): the piece "," can have that place.
+    pieces = {SPACE + piece if _is_mark(piece) else piece: score for piece, score in scores.items()}
+    tokenizer = Tokenizer(models.Unigram([(UNKNOWN, 0.0), (PADDING, 0.0), *pieces.items()], unk_id=0))
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)])
+    return tokenizer
+
+
+def _is_mark(piece: str) -> bool:
+    """What `pre_tokenizers.Punctuation` splits off."""
+    return len(piece) == 1 and (piece in string.punctuation or unicodedata.category(piece).startswith("P"))
 
 
 def convert_sentencepiece(path: str | os.PathLike, *, max_length: int = 512) -> PreTrainedTokenizerFast:

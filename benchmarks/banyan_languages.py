@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def held_out_losses(text: Path, folder: Path, steps: list[int]) -> dict[int, flo
         run = folder / str(number)
         # The output layer, which the loss needs, is in the checkpoint only.
         if not (run / "config.json").exists():
-            train([str(folder / "train.txt")], run, recipe=Recipe.named("lang", steps=number), save_steps=number,
+            train([str(folder / "train.txt")], run, recipe=replace(Recipe.named("lang"), epochs=1e-9, min_steps=number), save_steps=number,
                   resume=(run / "run.json").exists())  # fmt: skip
         losses[number] = mean_loss(run, held_out)
         print(f"{text.name}: held-out loss after {number} steps {losses[number]:.3f}", flush=True)

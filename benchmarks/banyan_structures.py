@@ -100,7 +100,7 @@ def main() -> None:
     for way in args.ways:
         numba_backend.kernels = kernels_with(way, WAYS[way], work)
         folder, cpu = work / way, time.process_time()
-        recipe = Recipe(steps=args.steps, seed=args.seed)
+        recipe = Recipe(epochs=1e-9, min_steps=args.steps, seed=args.seed)
         # All ways share the tokenizer of the first; the output layer, which the loss needs, is in the checkpoint only.
         first = work / args.ways[0]
         tokenizer = str(first) if (first / "config.json").exists() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import sentencepiece
@@ -53,6 +54,13 @@ def test_nothing_gives_no_ids(tokenizer, text):
     assert tokenizer(text).input_ids == []
 
 
+@pytest.mark.parametrize("text", ["sat.", "wasn't", "(yes:", "ድመት።", "दुनिया।", "القطة،"])
+def test_a_mark_is_one_token(tokenizer, text):
+    marks = [token for token in tokenizer.tokenize(text) if token.removeprefix("▁") in set(".'(:።।،")]
+    assert marks
+    assert all(token.startswith("▁") for token in marks)
+
+
 def test_no_special_tokens_are_added(tokenizer):
     found = tokenizer("the old cat sleeps.")
     assert set(found) == {"input_ids", "attention_mask"}
@@ -100,8 +108,20 @@ def test_vocabulary_too_small():
         train_tokenizer(TEXT, 4, show_progress=False)
 
 
-def test_training_repeats():
-    one, two = (train_tokenizer(TEXT, 200, show_progress=False).get_vocab() for _ in range(2))
+def test_text_too_small_for_unigram():
+    with pytest.raises(ValueError, match="0 different words .* take the kind 'bpe'"):
+        train_tokenizer([""], 100, kind="unigram", show_progress=False)
+
+
+def test_unigram_without_sentencepiece(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(ImportError, match=r"banyan-hf\[train\]"):
+        train_tokenizer(TEXT, 100, kind="unigram", show_progress=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_repeats(kind):
+    one, two = (train_tokenizer(TEXT, 200, kind=kind, show_progress=False).get_vocab() for _ in range(2))
     assert one == two
 
 

@@ -193,6 +193,20 @@ def test_other_configurations_train(text, tmp_path):
     assert math.isfinite(result.loss)
 
 
+def test_a_small_text_is_read_more_often(text, tmp_path):
+    recipe = replace(SMALL, epochs=0.1, min_steps=13)
+    assert train([text], tmp_path / "more", recipe=recipe, say=lambda line: None).steps == 13
+    enough = train([text], tmp_path / "enough", recipe=replace(recipe, epochs=2), say=lambda line: None)
+    assert enough.steps == 2 * math.ceil(len(enough.corpus.sentences) / SMALL.batch_size) > 13
+    assert Recipe.named("lang").min_steps == 2000
+    assert Recipe.named("lang", epochs=2).min_steps is None
+
+
+def test_unigram_tokenizer(text, tmp_path):
+    result = train([text], tmp_path / "m", recipe=replace(SMALL, tokenizer_kind="unigram"), say=lambda line: None)
+    assert type(AutoTokenizer.from_pretrained(result.folder).backend_tokenizer.model).__name__ == "Unigram"
+
+
 def test_clock_ends_the_run(text, tmp_path):
     recipe = replace(SMALL, epochs=10000, max_minutes=0.02)
     result = train([text], tmp_path / "m", recipe=recipe, say=lambda line: None)

@@ -16,7 +16,7 @@ FIELD_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "seed"), (int,)),
     **dict.fromkeys(("epochs", "learning_rate", "dropout", "token_dropout", "negative_power"), (int, float)),
     "max_minutes": (int, float, type(None)),
-    **dict.fromkeys(("num_negatives", "span_tokens", "steps"), (int, type(None))),
+    **dict.fromkeys(("num_negatives", "span_tokens", "min_steps"), (int, type(None))),
 }
 CHOICES = {
     "schedule": ("linear", "constant"),
@@ -37,7 +37,7 @@ class Recipe:
         min_tokens, max_tokens: shorter and longer sentences are left out.
         span_tokens: sentences are cut into spans of about so many tokens, anew each time; `None`: trained on whole.
         epochs: passes over the text.
-        steps: batches in all, whatever the size of the text; `None`: as many as the epochs need.
+        min_steps: batches in all, at least: a small text is read more often; `None`: as many as the epochs need.
         max_minutes: stop (and end the learning-rate schedule) after this time; `None`: when the epochs are done.
         batch_size: sentences in a step, whose graph is entangled; several processes entangle their shares of them.
         learning_rate: of Adam, at the start.
@@ -66,7 +66,7 @@ class Recipe:
     max_tokens: int = 200
     span_tokens: int | None = None
     epochs: float = 3
-    steps: int | None = None
+    min_steps: int | None = None
     max_minutes: float | None = None
     batch_size: int = 256
     learning_rate: float = 5e-3
@@ -79,7 +79,7 @@ class Recipe:
             if isinstance(value, bool) or not isinstance(value, kinds):
                 wanted = " or ".join("none" if kind is type(None) else kind.__name__ for kind in kinds)
                 raise ValueError(f"{name}={value!r} in a recipe must be {wanted}.")
-        for name in ("epochs", "steps", "batch_size", "learning_rate", "max_minutes", "span_tokens"):
+        for name in ("epochs", "min_steps", "batch_size", "learning_rate", "max_minutes", "span_tokens"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be positive.")
@@ -95,7 +95,8 @@ class Recipe:
 
         Args:
             name: `"default"`, `"paper"`, ... (the files in `recipes/`), or the path of a `.yaml` file.
-            **changes: fields to set; those that are `None` keep the recipe's value. Epochs take the place of steps.
+            **changes: fields to set; those that are `None` keep the recipe's value. Epochs take the place of
+                `min_steps`.
 
         Raises:
             ValueError: there is no such recipe, or it has a field that does not exist.
@@ -118,7 +119,7 @@ class Recipe:
                     f"{path.name} sets {key!r}, which is no field of a recipe." + f" {close[0]!r}?" * bool(close)
                 )
         if changes.get("epochs") is not None:
-            values["steps"] = None
+            values["min_steps"] = None
         return replace(cls(**values), **{key: value for key, value in changes.items() if value is not None})
 
     def config(self, *, vocab_size: int, pad_token_id: int | None, max_position_embeddings: int) -> BanyanConfig:

@@ -71,10 +71,10 @@ class BanyanTrainer(Trainer):
         self.n_tokens = 0  # seen since this process began
         self._seconds_before = 0.0  # spent by the processes that this one resumes
         self._started = time.monotonic()
+        needed = math.ceil(recipe.epochs * math.ceil(len(corpus.sentences) / recipe.batch_size))
         arguments = TrainingArguments(
             output_dir=str(folder),
-            num_train_epochs=recipe.epochs,
-            max_steps=recipe.steps or -1,  # -1: as many as the epochs need
+            max_steps=max(needed, recipe.min_steps or 0),
             # A step is the same sentences on any number of processes, so a run may be resumed on another number.
             per_device_train_batch_size=recipe.batch_size // processes().num_processes,
             ddp_find_unused_parameters=False,  # every step uses all of them
