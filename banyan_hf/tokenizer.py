@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import string
 import unicodedata
@@ -124,6 +125,9 @@ def _train_unigram(words: Counter[str], vocab_size: int, alphabet: int) -> Token
             "Training a Unigram tokenizer needs sentencepiece: pip install 'banyan-hf[train]'; "
             "or take the kind 'bpe' (tokenizer_kind: bpe in a recipe)."
         ) from error
+    # Marks are left out: split off, each is "▁" and itself, and so many of these would make a lone "▁" so likely that
+    # "▁lived" is pruned for "▁", "lived". They become pieces of their own afterwards.
+    marks = Counter({word: count for word, count in words.items() if _is_mark(word)}).most_common(alphabet // 2)
     letters: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
@@ -132,11 +136,13 @@ def _train_unigram(words: Counter[str], vocab_size: int, alphabet: int) -> Token
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(f"{word}\t{count}" for word, count in words.items() if known.issuperset(word)),
+            sentence_iterator=(
+                f"{word}\t{count}" for word, count in words.items() if known.issuperset(word) and not _is_mark(word)
+            ),
             input_format="tsv",
             model_writer=model,
             model_type="unigram",
-            vocab_size=vocab_size - 1,  # <pad> comes to it
+            vocab_size=vocab_size - len(marks) - 1,  # and <pad>
             hard_vocab_limit=False,
             normalization_rule_name="identity",
             character_coverage=1.0,
@@ -151,11 +157,10 @@ def _train_unigram(words: Counter[str], vocab_size: int, alphabet: int) -> Token
             f"pieces ({error}). Give more text, another vocabulary size, or take the kind 'bpe'."
         ) from error
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    scores = {trained.id_to_piece(i): trained.get_score(i) for i in range(1, len(trained))}  # 0 is <unk>
-    # "▁" and "," are both likely, so "▁," is pruned away and each mark would cost two tokens, one of them without
-    # meaning. A mark stands alone behind a "▁" (it was split off): the piece "," can have that place.
-    pieces = {SPACE + piece if _is_mark(piece) else piece: score for piece, score in scores.items()}
-    tokenizer = Tokenizer(models.Unigram([(UNKNOWN, 0.0), (PADDING, 0.0), *pieces.items()], unk_id=0))
+    pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(1, len(trained))]  # 0 is <unk>
+    total = sum(words.values())
+    pieces += [(SPACE + mark, math.log(count / total)) for mark, count in marks]
+    tokenizer = Tokenizer(models.Unigram([(UNKNOWN, 0.0), (PADDING, 0.0), *pieces], unk_id=0))
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)])
     return tokenizer
 

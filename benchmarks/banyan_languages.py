@@ -71,8 +71,9 @@ def held_out_losses(text: Path, folder: Path, steps: list[int]) -> dict[int, flo
         run = folder / str(number)
         # The output layer, which the loss needs, is in the checkpoint only.
         if not (run / "config.json").exists():
-            train([str(folder / "train.txt")], run, recipe=replace(Recipe.named("lang"), epochs=1e-9, min_steps=number), save_steps=number,
-                  resume=(run / "run.json").exists())  # fmt: skip
+            recipe = replace(Recipe.named("lang"), epochs=1e-9, min_steps=number)
+            resume = (run / "run.json").exists()
+            train([str(folder / "train.txt")], run, recipe=recipe, save_steps=number, resume=resume)
         losses[number] = mean_loss(run, held_out)
         print(f"{text.name}: held-out loss after {number} steps {losses[number]:.3f}", flush=True)
     return losses

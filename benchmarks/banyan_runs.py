@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
 from banyan_hf.encoding import encode, tokenize_batch
@@ -55,9 +56,19 @@ def box_with_pooling(pooling: str, folder: Path) -> Path:
     return folder
 
 
-def scores_by_pooling(folder: str, sets: Sequence[SentencePairs]) -> dict[str, list[float]]:
-    """Spearman x 100 on each set, for each pooling of a saved model."""
+def scores_by_pooling(
+    folder: str, sets: Sequence[SentencePairs], *, random_directions: bool = False
+) -> dict[str, list[float]]:
+    """Spearman x 100 on each set, for each pooling of a saved model.
+
+    With `random_directions` every token keeps the length of its vector and gets a random direction: no two tokens
+    resemble each other, and what the scores then measure is weighted overlap.
+    """
     model, tokenizer = load_encoder(folder)
+    if random_directions:
+        table = model.embeddings.weight.data
+        noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
+        table.copy_(normalize(noise, dim=1) * table.norm(dim=1, keepdim=True))
     scores = {}
     for pooling in POOLINGS:
         model.config.pooling = pooling

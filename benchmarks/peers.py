@@ -5,6 +5,8 @@ What: gensim's word2vec and fastText (256 numbers) learn from the same 10 M word
 Each is scored as the plain mean of its word vectors, as the SIF mean (weights a / (a + p(word)), a = 1e-3), and as SIF
 with the first singular direction removed (Arora et al. 2017: found on the sentences of the set that is scored, a small
 favour to the peer). A Banyan given by `--model DIR` is scored with its three poolings; `root` is the paper's model.
+`its lengths` is a control: the same model after every token vector was turned in a random direction, so that only the
+overlap of tokens counts, weighted by what training made of the vectors' lengths.
 Scores are Spearman x 100 of cosines; `mean` is the plain mean of the six columns. The best figure of a column among the
 models scored here has a star, whoever it belongs to.
 
@@ -149,9 +151,9 @@ def peer_rows(
         yield {"model": name, "units": unit, "pooling": pooling, **with_mean(scores), **cost_columns}
 
 
-def banyan_rows(folder: str, sets: list[SentencePairs]) -> Iterator[dict[str, Any]]:
-    for pooling, scores in scores_by_pooling(folder, sets).items():
-        name = f"Banyan ({Path(folder).name})"
+def banyan_rows(folder: str, sets: list[SentencePairs], *, random_directions: bool) -> Iterator[dict[str, Any]]:
+    for pooling, scores in scores_by_pooling(folder, sets, random_directions=random_directions).items():
+        name = f"{'its lengths' if random_directions else 'Banyan'} ({Path(folder).name})"
         yield {
             "model": name,
             "units": "subwords",
@@ -209,7 +211,8 @@ def main() -> None:
             train_peer(name, corpus, folder, args.workers)
             rows += peer_rows(name, unit, known, folder, sets)
     for folder in args.model:
-        rows += banyan_rows(folder, sets)
+        for random_directions in (False, True):
+            rows += banyan_rows(folder, sets, random_directions=random_directions)
     rows += paper_rows()
     print_table(starred(rows))
     save(args.output, settings={**SETTINGS, "sif_a": SIF_A}, rows=rows)

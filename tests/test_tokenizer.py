@@ -109,7 +109,7 @@ def test_vocabulary_too_small():
 
 
 def test_text_too_small_for_unigram():
-    with pytest.raises(ValueError, match="0 different words .* take the kind 'bpe'"):
+    with pytest.raises(ValueError, match=r"0 different words .* take the kind 'bpe'"):
         train_tokenizer([""], 100, kind="unigram", show_progress=False)
 
 
