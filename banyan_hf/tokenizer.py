@@ -77,7 +77,8 @@ def train_tokenizer(
     # Wikipedia holds thousands of letters seen once or twice; a tenth of the vocabulary is plenty for an alphabet.
     alphabet = max(256, vocab_size // 10)
     if kind == "unigram":
-        words = _count_words(tqdm(texts, "Counting words", length, unit=" texts", disable=not show_progress))
+        with tqdm(desc="Counting words", total=length, unit=" texts", disable=not show_progress) as bar:
+            words = _count_words(texts, bar)
         return _wrap(_dress(_train_unigram(words, vocab_size, min(alphabet, vocab_size // 2))), max_length)
     tokenizer = _dress(Tokenizer(models.BPE(unk_token=UNKNOWN)))
     trainer = trainers.BpeTrainer(
@@ -105,14 +106,16 @@ def _dress(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def _count_words(texts: Iterable[str] | Iterable[list[str]]) -> Counter[str]:
+def _count_words(texts: Iterable[str] | Iterable[list[str]], bar: tqdm) -> Counter[str]:
     """How often each word (or mark) stands in the texts, in order of appearance."""
     dress = _dress(Tokenizer(models.BPE()))
     normalize, split = dress.normalizer.normalize_str, dress.pre_tokenizer.pre_tokenize_str
     words: Counter[str] = Counter()
     for batch in texts:
-        for text in [batch] if isinstance(batch, str) else batch:
+        some = [batch] if isinstance(batch, str) else batch
+        for text in some:
             words.update(word.removeprefix(SPACE) for word, _ in split(normalize(text)))
+        bar.update(len(some))
     return words
 
 

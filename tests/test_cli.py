@@ -114,7 +114,7 @@ class TestUse:
 
 class TestBadText:
     @pytest.mark.parametrize(
-        ("content", "words"), [(b"", "is empty"), (bytes(range(256)), "UTF-8"), (b"a b\n", "4 to 200 tokens")]
+        ("content", "words"), [(b"", "is empty"), (bytes(range(256)), "UTF-8"), (b"a\n", "4 to 200 tokens")]
     )
     def test_content(self, cli, tmp_path, content, words):
         (tmp_path / "bad.txt").write_bytes(content)
