@@ -119,8 +119,12 @@ def _count_words(texts: Iterable[str] | Iterable[list[str]], bar: tqdm) -> Count
     return words
 
 
-def _train_unigram(words: Counter[str], vocab_size: int, alphabet: int) -> Tokenizer:
-    """Unigram by sentencepiece: the trainer of `tokenizers` gives another vocabulary each time."""
+def unigram_trainer() -> Any:
+    """The module that trains Unigram: the trainer of `tokenizers` gives another vocabulary each time.
+
+    Raises:
+        ImportError: sentencepiece is missing.
+    """
     try:
         import sentencepiece
     except ImportError as error:
@@ -128,6 +132,12 @@ def _train_unigram(words: Counter[str], vocab_size: int, alphabet: int) -> Token
             "Training a Unigram tokenizer needs sentencepiece: pip install 'banyan-hf[train]'; "
             "or take the kind 'bpe' (tokenizer_kind: bpe in a recipe)."
         ) from error
+    return sentencepiece
+
+
+def _train_unigram(words: Counter[str], vocab_size: int, alphabet: int) -> Tokenizer:
+    """Unigram pieces of words that were counted."""
+    sentencepiece = unigram_trainer()
     # Marks are left out: split off, each is "▁" and itself, and so many of these would make a lone "▁" so likely that
     # "▁lived" is pruned for "▁", "lived". They become pieces of their own afterwards.
     marks = Counter({word: count for word, count in words.items() if _is_mark(word)}).most_common(alphabet // 2)

@@ -207,6 +207,13 @@ def test_unigram_tokenizer(text, tmp_path):
     assert type(AutoTokenizer.from_pretrained(result.folder).backend_tokenizer.model).__name__ == "Unigram"
 
 
+def test_missing_sentencepiece_is_seen_before_the_folder_is_touched(text, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(ImportError, match="sentencepiece"):
+        train([text], tmp_path / "m", recipe=replace(SMALL, tokenizer_kind="unigram"), say=lambda line: None)
+    assert not (tmp_path / "m").exists()
+
+
 def test_clock_ends_the_run(text, tmp_path):
     recipe = replace(SMALL, epochs=10000, max_minutes=0.02)
     result = train([text], tmp_path / "m", recipe=recipe, say=lambda line: None)

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from ..evaluation.sts import read_pairs
 from ..model.modeling_banyan import BanyanForPreTraining
 from ..persistence import RUN_FILE, write_text
-from ..tokenizer import convert_sentencepiece, train_tokenizer
+from ..tokenizer import convert_sentencepiece, train_tokenizer, unigram_trainer
 from .corpus import Corpus, batches, check_sources, load_texts, tokenize
 from .recipe import Recipe
 
@@ -84,6 +84,8 @@ def train(
     check_sources(sources)
     sts = {Path(path).stem: read_pairs(path) for path in eval_sts}
     given = None if tokenizer is None else _open_tokenizer(tokenizer)
+    if given is None and recipe.tokenizer_kind == "unigram":
+        unigram_trainer()
     plan = {"recipe": recipe.to_dict(), "sources": list(sources), "tokenizer": tokenizer}
     team = processes()
     if recipe.batch_size % team.num_processes:
