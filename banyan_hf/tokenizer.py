@@ -38,6 +38,7 @@ def train_tokenizer(
     vocab_size: int = 25000,
     *,
     kind: Literal["bpe", "unigram"] = "bpe",
+    word_power: float = 1.0,
     max_length: int = 512,
     length: int | None = None,
     show_progress: bool = True,
@@ -45,14 +46,17 @@ def train_tokenizer(
     """Train a subword vocabulary.
 
     Text is normalised (NFKC, lower case, digits to 0), punctuation is split off, and words are cut into subwords by
-    BPE or Unigram. Unigram cuts endings off ("play", "ing"), so forms of a word share a token: more tokens, and better
-    vectors from little text; it needs sentencepiece (`pip install 'banyan-hf[train]'`). No special tokens are added to
-    a sentence; `<unk>` stands for characters never seen in training and `<pad>` fills batches.
+    BPE or Unigram. With a low `word_power` the pieces are those that many different words share, stems and endings
+    ("sing", "ing"), so forms of a word have a token in common: better vectors from little text. Unigram does so at any
+    power, and now and then cuts off a last letter; it needs sentencepiece (`pip install 'banyan-hf[train]'`). No
+    special tokens are added to a sentence; `<unk>` stands for characters never seen in training and `<pad>` fills
+    batches.
 
     Args:
         texts: strings, or lists of strings.
         vocab_size: entries, the two special ones included. A small text may give fewer.
         kind: `"bpe"` or `"unigram"`.
+        word_power: a word counts with its frequency to this power; 1: as often as it stands in the texts, 0: once.
         max_length: longest input in tokens; longer ones are truncated when asked.
         length: how many texts there are, for the progress bar.
         show_progress: of the training.
@@ -62,7 +66,8 @@ def train_tokenizer(
         same one.
 
     Raises:
-        ValueError: the vocabulary size leaves no room for subwords, or the text is too small for Unigram.
+        ValueError: the vocabulary size leaves no room for subwords, `word_power` is not between 0 and 1, or the text is
+            too small for Unigram.
         ImportError: sentencepiece, which trains Unigram, is missing.
 
     Example:
@@ -74,11 +79,18 @@ def train_tokenizer(
     """
     if vocab_size < 10:
         raise ValueError(f"vocab_size={vocab_size} leaves no room for subwords; 8,000 to 32,000 is usual.")
+    if not 0 <= word_power <= 1:
+        raise ValueError(
+            f"word_power={word_power} must lie between 0 (every word counts once) and 1 (as often as found)."
+        )
     # Wikipedia holds thousands of letters seen once or twice; a tenth of the vocabulary is plenty for an alphabet.
     alphabet = max(256, vocab_size // 10)
-    if kind == "unigram":
+    if kind == "unigram" or word_power != 1:
         with tqdm(desc="Counting words", total=length, unit=" texts", disable=not show_progress) as bar:
-            words = _count_words(texts, bar)
+            counts = _count_words(texts, bar)
+        words = {word: max(1, round(count**word_power)) for word, count in counts.items()}
+        texts, length = (" ".join([word] * count) for word, count in words.items()), len(words)
+    if kind == "unigram":
         return _wrap(_dress(_train_unigram(words, vocab_size, min(alphabet, vocab_size // 2))), max_length)
     tokenizer = _dress(Tokenizer(models.BPE(unk_token=UNKNOWN)))
     trainer = trainers.BpeTrainer(
@@ -135,7 +147,7 @@ def unigram_trainer() -> Any:
     return sentencepiece
 
 
-def _train_unigram(words: Counter[str], vocab_size: int, alphabet: int) -> Tokenizer:
+def _train_unigram(words: dict[str, int], vocab_size: int, alphabet: int) -> Tokenizer:
     """Unigram pieces of words that were counted."""
     sentencepiece = unigram_trainer()
     # Marks are left out: split off, each is "▁" and itself, and so many of these would make a lone "▁" so likely that

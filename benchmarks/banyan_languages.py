@@ -4,13 +4,14 @@ What: for each of af, am, ar, es, hi, id, trains a Banyan on text/XX.txt.gz with
 language), trains gensim's skip-gram word2vec on the same text cut into the tokenizer's words, and scores both on
 SemRel's test set; the multilingual encoders are scored beside them where `BANYAN_HF_ENCODERS` has them. One table of
 Spearman x 100. `word2vec` is the plain mean, trained for as many passes as Banyan and never for fewer than its usual 5;
-`over` is Banyan's root minus that. The nine languages of the paper hold ha, mr and te, for which there is no text here,
-so its mean (60.01) has other columns.
+`over` is Banyan's root minus that. Three controls say what training is worth: the token mean with all vectors of
+`equal lengths`, with `random directions`, and with `both`, which is the plain overlap of tokens. The nine languages of
+the paper hold ha, mr and te, for which there is no text here, so its mean (60.01) has other columns.
 
 Everything is kept in --work: the same command goes on where it was stopped, and finished languages are only scored.
 
 Time: see benchmarks/README.md. `--held-out STEPS,STEPS` trains on 49 of 50 lines and prints the loss on the others for
-each number of steps: that, and no test set, chose the number in the recipe.
+each number of steps: that, and no test set, is for choosing the number in a recipe.
 
     python benchmarks/banyan_languages.py --output benchmarks/results/languages.json
     python benchmarks/banyan_languages.py --languages af --held-out 1000,2000
@@ -31,7 +32,7 @@ from typing import Any
 
 import torch
 from banyan_common import data_folder, encoder_folder, parser, print_table, save
-from banyan_runs import mean_loss, pooling_scores
+from banyan_runs import equal_lengths, mean_loss, pooling_scores, random_directions
 from gensim.models.keyedvectors import KeyedVectors
 from peers import SETTINGS, sentence_vectors, train_peer, words_cutter, write_corpus
 
@@ -138,7 +139,15 @@ def language_row(code: str, data: Path, work: Path) -> dict[str, Any]:
         words = sum(len(line.split()) for line in file)
     spent = {"passes": cost["passes"], "word2vec passes": passes, "minutes of training": cost["seconds"] / 60}
     over = scores["root"] - word2vec
-    return {"language": code, "words": words, **scores, "word2vec": word2vec, "over": over, **spent}
+    pairs = [read_pairs(pairs_file)]
+    controls = {
+        "equal lengths": pooling_scores(work / code, pairs, control=equal_lengths)["mean"],
+        "random directions": pooling_scores(work / code, pairs, control=random_directions)["mean"],
+        "both": pooling_scores(work / code, pairs, control=lambda table: equal_lengths(random_directions(table)))[
+            "mean"
+        ],
+    }
+    return {"language": code, "words": words, **scores, "word2vec": word2vec, "over": over, **controls, **spent}
 
 
 if __name__ == "__main__":

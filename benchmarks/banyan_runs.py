@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
@@ -56,19 +57,24 @@ def box_with_pooling(pooling: str, folder: Path) -> Path:
     return folder
 
 
-def scores_by_pooling(
-    folder: str, sets: Sequence[SentencePairs], *, random_directions: bool = False
-) -> dict[str, list[float]]:
-    """Spearman x 100 on each set, for each pooling of a saved model.
+def random_directions(table: Tensor) -> Tensor:
+    """Each token's vector turned in a random direction: none resembles another, what counts is weighted overlap."""
+    noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
+    return normalize(noise, dim=1) * table.norm(dim=1, keepdim=True)  # (V, D)
 
-    With `random_directions` every token keeps the length of its vector and gets a random direction: no two tokens
-    resemble each other, and what the scores then measure is weighted overlap.
-    """
+
+def equal_lengths(table: Tensor) -> Tensor:
+    """Each token's vector with length 1: a frequent token weighs as much as a rare one."""
+    return normalize(table, dim=1)  # (V, D)
+
+
+def scores_by_pooling(
+    folder: str, sets: Sequence[SentencePairs], *, control: Callable[[Tensor], Tensor] | None = None
+) -> dict[str, list[float]]:
+    """Spearman x 100 on each set, for each pooling of a saved model, or of what `control` makes of its token table."""
     model, tokenizer = load_encoder(folder)
-    if random_directions:
-        table = model.embeddings.weight.data
-        noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
-        table.copy_(normalize(noise, dim=1) * table.norm(dim=1, keepdim=True))
+    if control is not None:
+        model.embeddings.weight.data = control(model.embeddings.weight.data)
     scores = {}
     for pooling in POOLINGS:
         model.config.pooling = pooling
@@ -76,6 +82,9 @@ def scores_by_pooling(
     return scores
 
 
-def pooling_scores(folder: Path, sets: Sequence[SentencePairs]) -> dict[str, float]:
+def pooling_scores(
+    folder: Path, sets: Sequence[SentencePairs], *, control: Callable[[Tensor], Tensor] | None = None
+) -> dict[str, float]:
     """Mean of `scores_by_pooling` over the sets."""
-    return {pooling: sum(scores) / len(scores) for pooling, scores in scores_by_pooling(str(folder), sets).items()}
+    found = scores_by_pooling(str(folder), sets, control=control)
+    return {pooling: sum(scores) / len(scores) for pooling, scores in found.items()}

@@ -39,11 +39,12 @@ from typing import Any
 import numpy as np
 import torch
 from banyan_common import ENGLISH_SETS, PAPER, data_folder, parser, print_table, save, with_mean
-from banyan_runs import scores_by_pooling
+from banyan_runs import random_directions, scores_by_pooling
 from gensim.models import FastText, Word2Vec
 from gensim.models.keyedvectors import KeyedVectors
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from banyan_hf.evaluation.sts import SentencePairs, read_pairs, spearman
@@ -151,9 +152,11 @@ def peer_rows(
         yield {"model": name, "units": unit, "pooling": pooling, **with_mean(scores), **cost_columns}
 
 
-def banyan_rows(folder: str, sets: list[SentencePairs], *, random_directions: bool) -> Iterator[dict[str, Any]]:
-    for pooling, scores in scores_by_pooling(folder, sets, random_directions=random_directions).items():
-        name = f"{'its lengths' if random_directions else 'Banyan'} ({Path(folder).name})"
+def banyan_rows(
+    folder: str, sets: list[SentencePairs], *, label: str = "Banyan", control: Callable[[Tensor], Tensor] | None = None
+) -> Iterator[dict[str, Any]]:
+    for pooling, scores in scores_by_pooling(folder, sets, control=control).items():
+        name = f"{label} ({Path(folder).name})"
         yield {
             "model": name,
             "units": "subwords",
@@ -211,8 +214,8 @@ def main() -> None:
             train_peer(name, corpus, folder, args.workers)
             rows += peer_rows(name, unit, known, folder, sets)
     for folder in args.model:
-        for random_directions in (False, True):
-            rows += banyan_rows(folder, sets, random_directions=random_directions)
+        rows += banyan_rows(folder, sets)
+        rows += banyan_rows(folder, sets, label="its lengths", control=random_directions)
     rows += paper_rows()
     print_table(starred(rows))
     save(args.output, settings={**SETTINGS, "sif_a": SIF_A}, rows=rows)

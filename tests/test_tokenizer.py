@@ -108,6 +108,24 @@ def test_vocabulary_too_small():
         train_tokenizer(TEXT, 4, show_progress=False)
 
 
+def test_low_power_makes_pieces_that_many_words_share():
+    """One frequent word against many rare ones with the same ending."""
+    stems = ["walk", "talk", "jump", "paint", "sail", "cook", "farm", "hunt"]
+    text = ["singing " * 500, *(stem + "ing" for stem in stems)]
+    as_found = train_tokenizer(text, 30, show_progress=False)
+    types = train_tokenizer(text, 30, word_power=0.0, show_progress=False)
+    assert as_found.tokenize("singing") == ["▁singing"]
+    assert types.tokenize("singing")[-1] == "ing"
+    assert types.tokenize("jumping")[-1] == "ing"
+    assert train_tokenizer(text, 30, word_power=0.0, show_progress=False).get_vocab() == types.get_vocab()
+
+
+@pytest.mark.parametrize("power", [-0.1, 1.5])
+def test_impossible_power(power):
+    with pytest.raises(ValueError, match=f"word_power={power}"):
+        train_tokenizer(TEXT, 100, word_power=power, show_progress=False)
+
+
 def test_text_too_small_for_unigram():
     with pytest.raises(ValueError, match=r"0 different words .* take the kind 'bpe'"):
         train_tokenizer([""], 100, kind="unigram", show_progress=False)

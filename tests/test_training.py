@@ -239,7 +239,7 @@ class TestRecipe:
         [
             ("epohs: 3", "epohs.*epochs"), ("epochs: many", "many"), ("epochs: 0", "epochs=0"),
             ("schedule: steps", "steps.*linear"), ("min_tokens: 9\nmax_tokens: 5", "9.*5"), ("- 1\n- 2", "recipe.yaml"),
-            ("a: [", "recipe.yaml"), ("batch_size: 2.5", "2.5"),
+            ("a: [", "recipe.yaml"), ("batch_size: 2.5", "2.5"), ("word_power: 2", "word_power=2"),
         ],
     )  # fmt: skip
     def test_bad_file(self, tmp_path, content, words):

@@ -14,7 +14,9 @@ from ..model.configuration_banyan import BanyanConfig
 FOLDER = Path(__file__).parent / "recipes"
 FIELD_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("vocab_size", "min_tokens", "max_tokens", "batch_size", "seed"), (int,)),
-    **dict.fromkeys(("epochs", "learning_rate", "dropout", "token_dropout", "negative_power"), (int, float)),
+    **dict.fromkeys(
+        ("word_power", "epochs", "learning_rate", "dropout", "token_dropout", "negative_power"), (int, float)
+    ),
     "max_minutes": (int, float, type(None)),
     **dict.fromkeys(("num_negatives", "span_tokens", "min_steps"), (int, type(None))),
 }
@@ -29,7 +31,7 @@ class Recipe:
     """Everything besides the text that decides what training does.
 
     Args:
-        tokenizer_kind, vocab_size: of the tokenizer, if one is trained.
+        tokenizer_kind, vocab_size, word_power: of the tokenizer, if one is trained; see `train_tokenizer`.
         hidden_size, num_channels, composition, entangled, objective, structure, dropout, token_dropout,
             num_negatives: of the model; see `BanyanConfig`.
         negative_power: negatives are drawn with a token's frequency to this power; 0: uniformly, which estimates the
@@ -52,6 +54,7 @@ class Recipe:
 
     tokenizer_kind: Literal["bpe", "unigram"] = "bpe"
     vocab_size: int = 25000
+    word_power: float = 1.0
     hidden_size: int = 256
     num_channels: int = 128
     composition: Literal["diagonal", "linear"] = "diagonal"
@@ -85,6 +88,8 @@ class Recipe:
                 raise ValueError(f"{name}={value} must be positive.")
         if not 1 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"min_tokens={self.min_tokens} and max_tokens={self.max_tokens} leave no sentence length.")
+        if not 0 <= self.word_power <= 1:
+            raise ValueError(f"word_power={self.word_power} must lie between 0 (every word counts once) and 1.")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}.")

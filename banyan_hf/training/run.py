@@ -205,7 +205,13 @@ def _open_tokenizer(name: str) -> PreTrainedTokenizerBase:
 def _trained_tokenizer(texts: Any, recipe: Recipe, *, saved: Path) -> PreTrainedTokenizerBase:
     """The tokenizer that this run trained before, or a new one."""
     if not (saved / "tokenizer_config.json").exists():
-        tok = train_tokenizer(batches(texts), recipe.vocab_size, kind=recipe.tokenizer_kind, length=len(texts))
+        tok = train_tokenizer(
+            batches(texts),
+            recipe.vocab_size,
+            kind=recipe.tokenizer_kind,
+            word_power=recipe.word_power,
+            length=len(texts),
+        )
         tok.save_pretrained(saved)
     return AutoTokenizer.from_pretrained(saved)
 
