@@ -44,7 +44,7 @@ def neighbours(encoder: SentenceTransformer) -> None:
 
 
 def similarity_table(encoder: SentenceTransformer) -> None:
-    words = ["king", "queen", "guitar", "violin", "river", "lake"]
+    words = ["moon", "planet", "violin", "cello", "river", "valley"]
     table = Table("", *words, title="Words: cosine similarity")
     for word, row in zip(words, encoder.similarity(encoder.encode(words), encoder.encode(words)), strict=True):
         table.add_row(word, *(f"{score:.2f}" for score in row.tolist()))
@@ -58,7 +58,7 @@ def main() -> None:
     neighbours(encoder)
     similarity_table(encoder)
     model, tokenizer = banyan_hf.load_encoder(folder)
-    tree = parse(["the old king of france lived in a castle near paris"], model, tokenizer)[0]
+    tree = parse(["he was born in new york and died in paris"], model, tokenizer)[0]
     console.print("[bold]The tree it induced[/]")
     console.print(tree.to_rich())
     size = sum(p.numel() for p in model.parameters())

@@ -66,4 +66,4 @@ def test_score_is_what_the_card_says(encoder):
 
 def test_demo_runs_offline():
     done = subprocess.run([sys.executable, "examples/demo.py"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "6,400,014 parameters" in done.stdout
+    assert "6,144,014 parameters" in done.stdout

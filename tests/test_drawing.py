@@ -74,7 +74,7 @@ def test_a_node_has_the_vector_of_its_phrase(box):
     text = "The old king of France lived in a castle."
     (tree,) = parse([text], *box)
     vectors = node_vectors(text, tree, *box)
-    assert vectors.shape == (len(tree.spans), 256)
+    assert vectors.shape == (len(tree.spans), box[0].config.hidden_size)
     whole = torch.nn.functional.normalize(banyan_hf.encoding.encode([text], *box), dim=1)
     torch.testing.assert_close(vectors[-1:], whole, atol=1e-6, rtol=0)
     (figure,) = draw([text], *box, phrases=["king of france", "stock market", "The Old"], k=2)
