@@ -248,7 +248,9 @@ def bert_folder_pair(tmp_path_factory):
         model.config.pooling = pooling
         if pooling == "mean":
             with torch.no_grad():
-                model.embeddings.weight.add_(torch.randn(256, generator=torch.Generator().manual_seed(0)) / 10)
+                model.embeddings.weight.add_(
+                    torch.randn(model.config.hidden_size, generator=torch.Generator().manual_seed(0)) / 10
+                )
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder / "root", folder / "mean"
@@ -325,7 +327,7 @@ def test_migration_refuses_what_is_not_the_index(index, tmp_path):
     folder, space, old, new, _ = index
     arguments = {"space": space, "source": old, "target": new}
     np.save(tmp_path / "narrow.npy", np.zeros((5, 3), np.float32))
-    with pytest.raises(ValueError, match="have 3 dimensions, but the source encoder has 256"):
+    with pytest.raises(ValueError, match="have 3 dimensions, but the source encoder has 384"):
         migrate(open_vectors([tmp_path / "narrow.npy"]), tmp_path / "new", **arguments)
     broken = np.load(folder / "old.npy")
     broken[123, 7] = np.nan
@@ -361,7 +363,7 @@ def test_migrate_command(index, tmp_path, bert_folder_pair):
     for _ in range(2):  # the second time everything is there
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
-        assert "230 vectors moved to 256 dimensions" in done.output
+        assert "230 vectors moved to 384 dimensions" in done.output
     assert read_provenance(tmp_path / "new").space == space.id
     read_provenance(tmp_path / "new").check(new)
 
