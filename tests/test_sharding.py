@@ -378,7 +378,7 @@ def test_encode_command_writes_shards(tmp_path, cli):
     out = tmp_path / "vectors"
     arguments = ["encode", tmp_path / "corpus.txt", "--output", out, "--rows-per-shard", 10, "--batch-size", 4]
     code, printed = cli(*arguments)
-    assert (code, "Wrote 25 vectors of 256 numbers" in printed) == (0, True), printed
+    assert (code, "Wrote 25 vectors of 384 numbers" in printed) == (0, True), printed
     table = table_of(out)
     assert table["id"].to_pylist() == list(range(25))
     encoder = SentenceTransformer(banyan_hf.default_model())

@@ -74,6 +74,6 @@ def test_use(wheel, tmp_path):
     found = Stranger(tmp_path / "python", without=("numba", "llvmlite")).run(USE, target, home=tmp_path / "home")
     assert found.pop("recipes")
     assert found == {
-        "from": ["installed", "installed"], "vocabulary": 25000, "card": "sentence-transformers", "space": "relrep_hf",
+        "from": ["installed", "installed"], "vocabulary": 16000, "card": "sentence-transformers", "space": "relrep_hf",
         "attached": True,
     }  # fmt: skip
