@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
 UNKNOWN, PADDING = "<unk>", "<pad>"
+SPECIAL = [AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)]
 SPACE = "▁"  # Metaspace: begins every word
 PRIVATE = "\ue000"  # of Unicode's private use area: stands in no text
 THREADS = 4  # of sentencepiece's training: its sums depend on their number, so it is the same on every machine
@@ -89,13 +90,13 @@ def train_tokenizer(
         with tqdm(desc="Counting words", total=length, unit=" texts", disable=not show_progress) as bar:
             counts = _count_words(texts, bar)
         words = {word: max(1, round(count**word_power)) for word, count in counts.items()}
+        if kind == "unigram":
+            return _wrap(_dress(_train_unigram(words, vocab_size, min(alphabet, vocab_size // 2))), max_length)
         texts, length = (" ".join([word] * count) for word, count in words.items()), len(words)
-    if kind == "unigram":
-        return _wrap(_dress(_train_unigram(words, vocab_size, min(alphabet, vocab_size // 2))), max_length)
     tokenizer = _dress(Tokenizer(models.BPE(unk_token=UNKNOWN)))
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)],
+        special_tokens=SPECIAL,
         limit_alphabet=alphabet,
         show_progress=show_progress,
     )
@@ -186,7 +187,7 @@ def _train_unigram(words: dict[str, int], vocab_size: int, alphabet: int) -> Tok
     total = sum(words.values())
     pieces += [(SPACE + mark, math.log(count / total)) for mark, count in marks]
     tokenizer = Tokenizer(models.Unigram([(UNKNOWN, 0.0), (PADDING, 0.0), *pieces], unk_id=0))
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)])
+    tokenizer.add_special_tokens(SPECIAL)
     return tokenizer
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from banyan_common import data_folder, encoder_folder, parser, print_table, save
-from banyan_runs import equal_lengths, mean_loss, pooling_scores, random_directions
+from banyan_runs import ONLY_MIN_STEPS, equal_lengths, mean_loss, pooling_scores, random_directions
 from gensim.models.keyedvectors import KeyedVectors
 from peers import SETTINGS, sentence_vectors, train_peer, words_cutter, write_corpus
 
@@ -45,6 +45,11 @@ from banyan_hf.training.run import train
 PAPER_NINE = 60.01
 PEERS = {"e5 multilingual": "e5-multilingual", "USE multilingual": "use-multilingual"}
 HELD_OUT_EVERY = 50
+CONTROLS = {
+    "equal lengths": equal_lengths,
+    "random directions": random_directions,
+    "both": lambda table: equal_lengths(random_directions(table)),
+}
 BATCH_SIZE = Recipe.named("lang").batch_size
 
 
@@ -72,7 +77,7 @@ def held_out_losses(text: Path, folder: Path, steps: list[int]) -> dict[int, flo
         run = folder / str(number)
         # The output layer, which the loss needs, is in the checkpoint only.
         if not (run / "config.json").exists():
-            recipe = replace(Recipe.named("lang"), epochs=1e-9, min_steps=number)
+            recipe = replace(Recipe.named("lang"), epochs=ONLY_MIN_STEPS, min_steps=number)
             resume = (run / "run.json").exists()
             train([str(folder / "train.txt")], run, recipe=recipe, save_steps=number, resume=resume)
         losses[number] = mean_loss(run, held_out)
@@ -131,7 +136,8 @@ def language_row(code: str, data: Path, work: Path) -> dict[str, Any]:
     """Train what is missing, score what is there."""
     text, pairs_file = data / "text" / f"{code}.txt.gz", data / "eval" / "semrel" / f"{code}_test.csv"
     train_language(text, work / code)
-    scores = pooling_scores(work / code, [read_pairs(pairs_file)])
+    pairs = [read_pairs(pairs_file)]
+    scores = pooling_scores(work / code, pairs)
     cost = json.loads((work / code / "cost.json").read_text(encoding="utf-8"))
     passes = max(SETTINGS["epochs"], math.ceil(cost["passes"]))
     word2vec = word2vec_score(text, pairs_file, work / "word2vec" / code, passes=passes)
@@ -139,14 +145,7 @@ def language_row(code: str, data: Path, work: Path) -> dict[str, Any]:
         words = sum(len(line.split()) for line in file)
     spent = {"passes": cost["passes"], "word2vec passes": passes, "minutes of training": cost["seconds"] / 60}
     over = scores["root"] - word2vec
-    pairs = [read_pairs(pairs_file)]
-    controls = {
-        "equal lengths": pooling_scores(work / code, pairs, control=equal_lengths)["mean"],
-        "random directions": pooling_scores(work / code, pairs, control=random_directions)["mean"],
-        "both": pooling_scores(work / code, pairs, control=lambda table: equal_lengths(random_directions(table)))[
-            "mean"
-        ],
-    }
+    controls = {name: pooling_scores(work / code, pairs, control=change)["mean"] for name, change in CONTROLS.items()}
     return {"language": code, "words": words, **scores, "word2vec": word2vec, "over": over, **controls, **spent}
 
 

@@ -21,6 +21,7 @@ from banyan_hf.persistence import default_model, load_encoder
 
 POOLINGS = ("root", "mean", "root_mean")
 HELD_OUT_BATCH = 256
+ONLY_MIN_STEPS = 1e-9  # epochs of a recipe whose `min_steps` alone says how long it trains
 
 
 def first_words(text: Path, words: int, target: Path) -> None:
@@ -57,9 +58,9 @@ def box_with_pooling(pooling: str, folder: Path) -> Path:
     return folder
 
 
-def random_directions(table: Tensor) -> Tensor:
+def random_directions(table: Tensor, seed: int = 0) -> Tensor:
     """Each token's vector turned in a random direction: none resembles another, what counts is weighted overlap."""
-    noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(seed))
     return normalize(noise, dim=1) * table.norm(dim=1, keepdim=True)  # (V, D)
 
 

@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from banyan_common import data_folder, parser, print_table, save
-from banyan_runs import first_words, mean_loss, pooling_scores
+from banyan_runs import ONLY_MIN_STEPS, first_words, mean_loss, pooling_scores
 
 from banyan_hf.evaluation.sts import read_pairs
 from banyan_hf.model import kernels, numba_backend
@@ -100,7 +100,7 @@ def main() -> None:
     for way in args.ways:
         numba_backend.kernels = kernels_with(way, WAYS[way], work)
         folder, cpu = work / way, time.process_time()
-        recipe = Recipe(epochs=1e-9, min_steps=args.steps, seed=args.seed)
+        recipe = Recipe(epochs=ONLY_MIN_STEPS, min_steps=args.steps, seed=args.seed)
         # All ways share the tokenizer of the first; the output layer, which the loss needs, is in the checkpoint only.
         first = work / args.ways[0]
         tokenizer = str(first) if (first / "config.json").exists() else None

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from banyan_common import data_folder, parser, print_table, save
-from torch.nn.functional import normalize
+from banyan_runs import random_directions
 from transformers import PreTrainedTokenizerBase
 
 from banyan_hf import BanyanConfig, BanyanModel
@@ -49,10 +49,10 @@ def overlap_scores(tokenizer: PreTrainedTokenizerBase, counts: torch.Tensor, pai
     )
     model = BanyanModel(config).eval()
     rarity = -(counts.clamp(min=1) / counts.sum()).log()  # (V,)
+    lengths = rarity.square()[:, None].expand(-1, DIMS)  # (V, D); one factor for all, so no cosine minds it
     scores = []
     for seed in SEEDS:
-        noise = torch.randn(len(tokenizer), DIMS, generator=torch.Generator().manual_seed(seed))
-        model.embeddings.weight.data.copy_(normalize(noise, dim=1) * rarity.square()[:, None])
+        model.embeddings.weight.data.copy_(random_directions(lengths, seed))
         scores.append(spearman(partial(encode, model=model, tokenizer=tokenizer), pairs))
     return scores
 
