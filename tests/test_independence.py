@@ -62,12 +62,27 @@ def test_half_precision(backend, dtype):
         assert_same(pooled, pooled_32.to(dtype))
 
 
-def test_get_text_features_is_forward(backend):
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_get_text_features_is_forward(backend, structure, place):
+    model = small_model(backend=backend, structure=structure).banyan
+    ids, mask = pad(SENTENCES, place=place, extra=2)
+    expected = model(ids, mask).pooler_output
+    assert_same(model.get_text_features(ids, mask).pooler_output, expected)
+    with torch.inference_mode():  # a path of its own
+        expected = model(ids, mask).pooler_output
+        assert_same(model.get_text_features(ids, mask).pooler_output, expected)
+        assert_same(model.get_text_features(ids.int().numpy(), mask.bool().numpy()).pooler_output, expected)
+        turned = ids.T.contiguous().T, mask.bool().T.contiguous().T  # column after column in memory
+        assert_same(model.get_text_features(*turned).pooler_output, expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+def test_get_text_features_without_tokens(backend, shape):
     model = small_model(backend=backend).banyan
-    ids, mask = pad(SENTENCES)
-    assert_same(model.get_text_features(ids, mask).pooler_output, model(ids, mask).pooler_output)
     with torch.inference_mode():
-        assert_same(model.get_text_features(ids, mask).pooler_output, model(ids, mask).pooler_output)
+        found = model.get_text_features(torch.zeros(shape, dtype=torch.int64)).pooler_output
+    assert_same(found, torch.full((shape[0], 24), 24**-0.5))
 
 
 def test_pad_token_stands_in_for_a_mask(backend):

@@ -273,6 +273,16 @@ def test_bad_input_is_refused(arguments, words):
         tiny(max_position_embeddings=6).eval()(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("ids", "words"), [([[1] * 7], "7 tokens.*=6"), ([[1, 2], [1, 99]], "99.*12"), ([[1, 2], [-1, 3]], "-1.*12")]
+)
+@torch.inference_mode()
+def test_bad_ids_are_refused_by_the_fast_path(backend, ids, words):
+    model = tiny(max_position_embeddings=6, backend=backend).eval()
+    with pytest.raises(ValueError, match=words):
+        model.get_text_features(torch.tensor(ids))
+
+
 def test_ids_under_the_mask_may_be_anything(backend):
     model = small_model(backend=backend)
     ids, mask = pad([[1, 2, 3], [4]])
@@ -280,13 +290,17 @@ def test_ids_under_the_mask_may_be_anything(backend):
     ids[mask == 0] = -100
     assert_same(model.banyan(ids, mask).pooler_output, expected[0])
     assert_same(model(ids, mask).loss, expected[1])
+    with torch.inference_mode():
+        assert_same(model.banyan.get_text_features(ids, mask).pooler_output, expected[0])
 
 
-def test_truncation_is_said_once(caplog):
+@pytest.mark.parametrize("method", ["forward", "get_text_features"])
+@torch.inference_mode()
+def test_truncation_is_said_once(caplog, method):
     model = tiny(max_position_embeddings=4).eval()
     ids, mask = pad([[1, 2, 3, 4], [1, 2], [4, 3, 2, 1]])
     for _ in range(2):
-        model(ids, mask)
+        getattr(model, method)(ids, mask)
     said = [record.getMessage() for record in caplog.records if "max_position_embeddings" in record.getMessage()]
     assert len(said) == 1
     assert "2 of 3" in said[0]

@@ -52,11 +52,26 @@ def _dot(a, b):
     return total
 
 
+@_jit(fastmath={"reassoc", "nsz", "contract"})
+def _dots(values, node, before, after):
+    """Products of one row with itself and with two others, read once; sums as in `_dot`."""
+    square, with_before, with_after = 0.0, 0.0, 0.0
+    for k in range(values.shape[1]):
+        value = np.float64(values[node, k])
+        square += value * value
+        with_before += value * np.float64(values[before, k])
+        with_after += value * np.float64(values[after, k])
+    return square, with_before, with_after
+
+
 @_jit()
-def _score(structure, index, left, right, values, norms, keys, heights):
-    """Score of merging two neighbours; see `induction.SCORES`."""
-    if structure == 0:
-        return np.float32(_dot(values[left], values[right]) / max(norms[left] * norms[right], 1e-30))
+def _cosine(dot, norm, other_norm):
+    return np.float32(dot / max(norm * other_norm, 1e-30))
+
+
+@_jit()
+def _control_score(structure, index, left, right, keys, heights):
+    """Score of merging two neighbours in structures that do not look at vectors; see `induction.SCORES`."""
     if structure == 1:
         return np.float32(-index)
     if structure == 2:
@@ -121,7 +136,11 @@ def induce(
         for i in range(length):
             frontier[i] = token_leaf[offsets[b] + i]
         for i in range(length - 1):
-            score[i] = _score(structure, i, frontier[i], frontier[i + 1], values, norms, keys, heights)
+            l, r = frontier[i], frontier[i + 1]  # noqa: E741
+            if structure == 0:
+                score[i] = _cosine(_dot(values[l], values[r]), norms[l], norms[r])
+            else:
+                score[i] = _control_score(structure, i, l, r, keys, heights)
         while length > 1:
             best = 0
             for i in range(1, length - 1):
@@ -147,43 +166,72 @@ def induce(
                 _compose(values[node], values[l], values[r], left_scale, right_scale, bias)
                 if threshold > 0:
                     _drop(values[node], 0, key, stream, threshold, scale, bits)
-                norms[node] = np.sqrt(_dot(values[node], values[node]))
             frontier[best] = node
             length -= 1
             for i in range(best + 1, length):
                 frontier[i] = frontier[i + 1]
                 score[i - 1] = score[i]
-            if best < length - 1:
-                score[best] = _score(structure, best, node, frontier[best + 1], values, norms, keys, heights)
+            # At an end of the frontier the node stands in for the neighbour it lacks; that score is not looked at.
+            before = frontier[best - 1] if best > 0 else node
+            after = frontier[best + 1] if best < length - 1 else node
+            if structure == 0:
+                square, with_before, with_after = _dots(values, node, before, after)
+                norms[node] = np.sqrt(square)
+                to_before = _cosine(with_before, norms[before], norms[node])
+                to_after = _cosine(with_after, norms[node], norms[after])
+            else:
+                to_before = _control_score(structure, best - 1, before, node, keys, heights)
+                to_after = _control_score(structure, best, node, after, keys, heights)
             if best > 0:
-                score[best - 1] = _score(structure, best - 1, frontier[best - 1], node, values, norms, keys, heights)
+                score[best - 1] = to_before
+            score[best] = to_after
         roots[b] = frontier[0]
     return n_nodes
 
 
 @_jit()
-def encode(table, tokens, offsets, left_scale, right_scale, bias, structure, roots):
-    """Only the roots, (B, D): one sentence at a time through `induce`, in scratch memory that stays in cache."""
-    longest = 0
-    for b in range(roots.shape[0]):
-        longest = max(longest, offsets[b + 1] - offsets[b])
-    values, keys = np.empty((2 * longest, table.shape[1]), table.dtype), np.empty(2 * longest, np.uint64)
-    left, right, root = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(1, np.int64)
-    leaves, span = np.arange(longest), np.zeros(2, np.int64)
+def _copy(source, target):
+    """A loop, which the compiler turns into a copy; assigning a slice takes five times as long."""
+    for k in range(target.shape[0]):
+        target[k] = source[k]
+
+
+@_jit()
+def encode(table, ids, mask, numbers, structure, neutral, roots):
+    """Only the roots, (B, D): one sentence at a time through `induce`, in scratch memory that stays in cache.
+
+    Returns the most tokens in a sentence, or -1 as soon as an id lies outside the table.
+    """
+    width, dims, longest = ids.shape[1], table.shape[1], 0
+    values, keys = np.empty((2 * width, dims), table.dtype), np.empty(2 * width, np.uint64)
+    left, right, root = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(1, np.int64)
+    leaves, span = np.arange(width), np.zeros(2, np.int64)
+    coefficients = np.empty((3, dims), table.dtype)
+    for row in range(3):
+        for k in range(dims):
+            coefficients[row, k] = numbers[row, k % numbers.shape[1]]
     no, one = np.uint64(0), table.dtype.type(1)
     for b in range(roots.shape[0]):
-        n = offsets[b + 1] - offsets[b]
-        for i in range(n):
-            token = tokens[offsets[b] + i]
-            values[i] = table[token]
-            keys[i] = _mix(np.uint64(token + 1))
-        if n > 0:
-            span[1] = n
-            induce(
-                values[: 2 * n], keys, n, leaves[:n], span, left_scale, right_scale, bias,
-                False, structure, no, no, one, left, right, root,
-            )  # fmt: skip
-            roots[b] = values[root[0]]
+        n = 0
+        for i in range(width):
+            if mask[b, i]:
+                token = ids[b, i]
+                if token < 0 or token >= table.shape[0]:
+                    return -1
+                _copy(table[token], values[n])
+                keys[n] = _mix(np.uint64(token + 1))
+                n += 1
+        longest = max(longest, n)
+        if n == 0:
+            roots[b] = neutral
+            continue
+        span[1] = n
+        induce(
+            values[: 2 * n], keys, n, leaves[:n], span, coefficients[0], coefficients[1], coefficients[2],
+            False, structure, no, no, one, left, right, root,
+        )  # fmt: skip
+        _copy(values[root[0]], roots[b])
+    return longest
 
 
 # The passes take the coordinates `first .. last-1` only: coordinates never meet, so threads can share the work. Rows

@@ -26,10 +26,14 @@ class Compose(nn.Module):
         self.right_scale = nn.Parameter(torch.empty(channel_size))  # (U,) before the sigmoid
         self.bias = nn.Parameter(torch.empty(channel_size))  # (U,)
 
-    def coefficients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """The three vectors of the equation, sigmoid applied, tiled over the channels: (D,) each."""
+    def numbers(self, dtype: torch.dtype) -> Tensor:
+        """s(Phi_l), s(Phi_r) and phi as the rows of a (3, U) tensor."""
         left, right = torch.sigmoid(self.left_scale.to(dtype)), torch.sigmoid(self.right_scale.to(dtype))  # (U,)
-        each = torch.stack((left, right, self.bias.to(dtype)))  # (3, U)
+        return torch.stack((left, right, self.bias.to(dtype)))
+
+    def coefficients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """The three vectors of the equation, tiled over the channels: (D,) each."""
+        each = self.numbers(dtype)
         tiled = each[:, None].expand(3, self.num_channels, each.shape[1]).reshape(3, -1)  # (3, D); faster than repeat
         return tiled[0], tiled[1], tiled[2]
 

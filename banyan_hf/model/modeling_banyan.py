@@ -211,7 +211,8 @@ class BanyanModel(BanyanPreTrainedModel):
         Raises:
             ValueError: ids, mask and embeddings disagree, an id lies outside the vocabulary, or a row is too long.
         """
-        mask, offsets = self._sentences(input_ids, attention_mask, inputs_embeds)
+        mask = self._mask(input_ids, attention_mask, inputs_embeds)
+        offsets = self._offsets(mask)
         table, identity = self._leaves(input_ids, inputs_embeds, mask, offsets)
         token_leaf = torch.arange(len(table), device=table.device)  # occurrences stay apart: no sharing
         graph, up, down = self._propagate(table, token_leaf, offsets, identity=identity, share=False, down="leaves")
@@ -240,16 +241,21 @@ class BanyanModel(BanyanPreTrainedModel):
         input_ids = torch.as_tensor(input_ids, device=self.device)
         if attention_mask is not None:
             attention_mask = torch.as_tensor(attention_mask, device=self.device)
-        mask, offsets = self._sentences(input_ids, attention_mask, None)
+        mask = self._mask(input_ids, attention_mask, None)
         table = self.embeddings.weight
         plain = not self.training and not torch.is_grad_enabled() and self.config.pooling == "root"
         if plain and self._use_numba(table.device) and table.dtype == torch.float32:
             assert isinstance(self.compose, Compose)
-            tokens = self._tokens(input_ids, mask)
-            coefficients = self.compose.coefficients(torch.float32)
-            roots = table.new_full((len(offsets) - 1, table.shape[1]), self._neutral)  # (B, D)
-            numba_backend.encode(table, tokens, offsets, coefficients, structure=self.config.structure, roots=roots)
+            numbers, structure = self.compose.numbers(torch.float32), self.config.structure
+            roots, longest = numba_backend.encode(
+                table, input_ids.long(), mask, numbers, structure=structure, neutral=self._neutral
+            )
+            if longest < 0:
+                self._tokens(input_ids, mask)  # says which id is wrong
+            if longest >= self.config.max_position_embeddings:
+                self._offsets(mask)  # warns, or refuses
             return BanyanModelOutput(pooler_output=roots)
+        offsets = self._offsets(mask)
         table, identity = self._leaves(input_ids, None, mask, offsets)
         token_leaf = torch.arange(len(table), device=table.device)
         graph, up, _ = self._propagate(table, token_leaf, offsets, identity=identity, share=False, down="none")
@@ -268,7 +274,8 @@ class BanyanModel(BanyanPreTrainedModel):
             The graph (nodes shared if `config.entangled`), the upward values (N, D) and the downward values, (N, D) or
             (n_leaves, D).
         """
-        mask, offsets = self._sentences(input_ids, attention_mask, None)
+        mask = self._mask(input_ids, attention_mask, None)
+        offsets = self._offsets(mask)
         tokens = self._tokens(input_ids, mask)
         if self.config.entangled:
             leaf_tokens, token_leaf = torch.unique(tokens, return_inverse=True)
@@ -356,10 +363,8 @@ class BanyanModel(BanyanPreTrainedModel):
         """Half precision is computed in float32: trees are always induced from float32 values."""
         return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
-    def _sentences(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Which positions are tokens, (B, L) bool, and where each sentence's tokens begin, (B+1,) int64."""
+    def _mask(self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Which positions are tokens, (B, L) bool."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         shape = input_ids.shape if input_ids is not None else inputs_embeds.shape[:-1]  # type: ignore[union-attr]
@@ -376,11 +381,13 @@ class BanyanModel(BanyanPreTrainedModel):
                     f"attention_mask is {tuple(attention_mask.shape)} but the input is {tuple(shape)}: "
                     "pass the mask that the tokenizer returned together with these ids."
                 )
-            mask = attention_mask.bool()
-        elif input_ids is not None and self.config.pad_token_id is not None:
-            mask = input_ids != self.config.pad_token_id
-        else:
-            mask = torch.ones(shape, dtype=torch.bool, device=self.device)
+            return attention_mask.bool()
+        if input_ids is not None and (padding := self.config.pad_token_id) is not None:
+            return input_ids != padding
+        return torch.ones(shape, dtype=torch.bool, device=self.device)
+
+    def _offsets(self, mask: Tensor) -> Tensor:
+        """Where each sentence's tokens begin, (B+1,) int64; sentences that are too long are refused."""
         lengths, limit = mask.sum(dim=1), self.config.max_position_embeddings  # (B,)
         if (longest := int(lengths.max()) if len(lengths) else 0) > limit:
             raise ValueError(
@@ -396,7 +403,7 @@ class BanyanModel(BanyanPreTrainedModel):
             )
         offsets = lengths.new_zeros(len(lengths) + 1)
         torch.cumsum(lengths, dim=0, out=offsets[1:])
-        return mask, offsets
+        return offsets
 
     def _leaves(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor, offsets: Tensor

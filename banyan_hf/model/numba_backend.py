@@ -82,30 +82,26 @@ def induce(
     return graph, keys[:n_nodes], values[:n_nodes]
 
 
-@torch.no_grad()
 def encode(
-    table: Tensor,
-    tokens: Tensor,
-    offsets: Tensor,
-    coefficients: tuple[Tensor, Tensor, Tensor],
-    *,
-    structure: str,
-    roots: Tensor,
-) -> None:
+    table: Tensor, ids: Tensor, mask: Tensor, numbers: Tensor, *, structure: str, neutral: float
+) -> tuple[Tensor, int]:
     """Roots of a batch and nothing else: what inference needs, with the same bits as `induce`.
 
     Args:
         table: (V, D) float32, the token vectors.
-        tokens: (T,) int64; sentences one after the other.
-        offsets: (B+1,) int64.
-        coefficients: of `Compose`, float32.
+        ids: (B, L) int64.
+        mask: (B, L) bool, where there are tokens; the sentences need not stand at the left.
+        numbers: (3, U) float32, of `Compose`.
         structure: see `induction.induce`.
-        roots: (B, D) float32, filled here; rows of sentences without tokens are left as they are.
+        neutral: every coordinate of the vector of a sentence without tokens.
+
+    Returns:
+        The roots (B, D), and the most tokens in a sentence; -1, and no roots to use, if an id lies outside the table.
     """
-    kernels.encode(
-        table.detach().numpy(), tokens.numpy(), offsets.numpy(), *(c.detach().numpy() for c in coefficients),
-        STRUCTURES[structure], roots.numpy(),
-    )  # fmt: skip
+    roots = torch.empty(len(ids), table.shape[1])
+    arrays = (x.detach().contiguous().numpy() for x in (table, ids, mask, numbers))
+    longest = kernels.encode(*arrays, STRUCTURES[structure], np.float32(neutral), roots.numpy())
+    return roots, longest
 
 
 class EntangledPass(torch.autograd.Function):
