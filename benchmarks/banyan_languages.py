@@ -4,9 +4,11 @@ What: for each of af, am, ar, es, hi, id, trains a Banyan on text/XX.txt.gz with
 language), trains gensim's skip-gram word2vec on the same text cut into the tokenizer's words, and scores both on
 SemRel's test set; the multilingual encoders are scored beside them where `BANYAN_HF_ENCODERS` has them. One table of
 Spearman x 100. `word2vec` is the plain mean, trained for as many passes as Banyan and never for fewer than its usual 5;
-`over` is Banyan's root minus that. Three controls say what training is worth: the token mean with all vectors of
-`equal lengths`, with `random directions`, and with `both`, which is the plain overlap of tokens. The nine languages of
-the paper hold ha, mr and te, for which there is no text here, so its mean (60.01) has other columns.
+`over` is Banyan's root minus that, `low` and `high` its 95 % interval (bootstrap over the pairs). `word2vec, pieces`
+learned from the text cut by Banyan's tokenizer: what lies between the two is words or pieces. Three controls say what
+training is worth: the token mean with all vectors of `equal lengths`, with `random directions`, and with `both`, which
+is the plain overlap of tokens. The nine languages of the paper hold ha, mr and te, for which there is no text here, so
+its mean (60.01) has other columns.
 
 Everything is kept in --work: the same command goes on where it was stopped, and finished languages are only scored.
 
@@ -30,15 +32,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from banyan_common import data_folder, encoder_folder, parser, print_table, save
-from banyan_runs import ONLY_MIN_STEPS, equal_lengths, mean_loss, pooling_scores, random_directions
+from banyan_runs import (
+    ONLY_MIN_STEPS,
+    correlation,
+    equal_lengths,
+    interval,
+    mean_loss,
+    pooling_scores,
+    random_directions,
+)
 from gensim.models.keyedvectors import KeyedVectors
-from peers import SETTINGS, sentence_vectors, train_peer, words_cutter, write_corpus
+from peers import SETTINGS, Cut, sentence_vectors, tokens_cutter, train_peer, words_cutter, write_corpus
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
+from banyan_hf.encoding import encode
 from banyan_hf.evaluation.runner import evaluate
-from banyan_hf.evaluation.sts import read_pairs, spearman
+from banyan_hf.evaluation.sts import read_pairs
 from banyan_hf.evaluation.suites import SEMREL, entries
+from banyan_hf.persistence import load_encoder
 from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 
@@ -85,16 +100,18 @@ def held_out_losses(text: Path, folder: Path, steps: list[int]) -> dict[int, flo
     return losses
 
 
-def word2vec_score(text: Path, pairs_file: Path, folder: Path, *, passes: int) -> float:
-    """The plain mean of skip-gram vectors of the same text, words cut as Banyan's tokenizer cuts them."""
-    cut, pairs = words_cutter(), read_pairs(pairs_file)
+def word2vec_vectors(text: Path, texts: list[str], cut: Cut, folder: Path, unit: str, *, passes: int) -> Tensor:
+    """The plain mean of skip-gram vectors of the same text, for each of `texts`; trained once and kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    trained = folder / f"word2vec-sg-{passes}"
-    train_peer("word2vec-sg", write_corpus(text, cut, folder / "words.txt"), trained, workers=1, epochs=passes)
-    vectors = KeyedVectors.load(str(trained / "vectors.kv"))
-    texts = pairs.first + pairs.second
-    table = dict(zip(texts, torch.from_numpy(sentence_vectors(vectors, cut(texts), "mean")), strict=True))
-    return spearman(lambda wanted: torch.stack([table[t] for t in wanted]), pairs)
+    trained = folder / f"word2vec-sg-{unit}-{passes}"
+    train_peer("word2vec-sg", write_corpus(text, cut, folder / f"{unit}.txt"), trained, workers=1, epochs=passes)
+    return torch.from_numpy(sentence_vectors(KeyedVectors.load(str(trained / "vectors.kv")), cut(texts), "mean"))
+
+
+def cosines(vectors: Tensor) -> np.ndarray:
+    """Of the first with the second half of the rows."""
+    first, second = vectors.float().chunk(2)
+    return cosine_similarity(first, second).numpy()
 
 
 def main() -> None:
@@ -122,8 +139,8 @@ def main() -> None:
             scores = evaluate(str(path), semrel, args.work / "results", resume=True, trust_remote_code=True)
             for row in rows:
                 row[name] = scores[f"semrel_{row['language']}"]
-    mean: dict[str, Any] = {"language": "mean", "words": None}
-    for name in list(rows[0])[2:]:
+    mean: dict[str, Any] = {"language": "mean", "words": None, "pairs": None}
+    for name in list(rows[0])[3:]:
         values = [row[name] for row in rows]
         mean[name] = None if None in values else sum(values) / len(values)
     rows.append(mean)
@@ -136,17 +153,27 @@ def language_row(code: str, data: Path, work: Path) -> dict[str, Any]:
     """Train what is missing, score what is there."""
     text, pairs_file = data / "text" / f"{code}.txt.gz", data / "eval" / "semrel" / f"{code}_test.csv"
     train_language(text, work / code)
-    pairs = [read_pairs(pairs_file)]
-    scores = pooling_scores(work / code, pairs)
+    pairs = read_pairs(pairs_file)
+    scores = pooling_scores(work / code, [pairs])
     cost = json.loads((work / code / "cost.json").read_text(encoding="utf-8"))
     passes = max(SETTINGS["epochs"], math.ceil(cost["passes"]))
-    word2vec = word2vec_score(text, pairs_file, work / "word2vec" / code, passes=passes)
+    texts, gold = pairs.first + pairs.second, np.array(pairs.scores)
+    peer = {
+        unit: cosines(word2vec_vectors(text, texts, cut, work / "word2vec" / code, unit, passes=passes))
+        for unit, cut in (("words", words_cutter()), ("pieces", tokens_cutter(str(work / code))))
+    }
+    root = cosines(encode(texts, *load_encoder(str(work / code))))
+    low, high = interval(root, peer["words"], gold)
+    word2vec = correlation(peer["words"], gold)
     with gzip.open(text, "rt", encoding="utf-8") as file:
         words = sum(len(line.split()) for line in file)
-    spent = {"passes": cost["passes"], "word2vec passes": passes, "minutes of training": cost["seconds"] / 60}
-    over = scores["root"] - word2vec
-    controls = {name: pooling_scores(work / code, pairs, control=change)["mean"] for name, change in CONTROLS.items()}
-    return {"language": code, "words": words, **scores, "word2vec": word2vec, "over": over, **controls, **spent}
+    controls = {name: pooling_scores(work / code, [pairs], control=change)["mean"] for name, change in CONTROLS.items()}
+    return {
+        "language": code, "words": words, "pairs": len(gold), **scores, "word2vec": word2vec,
+        "over": scores["root"] - word2vec, "low": low, "high": high,
+        "word2vec, pieces": correlation(peer["pieces"], gold), **controls,
+        "passes": cost["passes"], "word2vec passes": passes, "minutes of training": cost["seconds"] / 60,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

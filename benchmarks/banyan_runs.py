@@ -1,4 +1,4 @@
-"""What the scripts that train share: a small text, loss on held-out text, the three poolings of one model."""
+"""What the scripts that score models share: a small text, held-out loss, controls, poolings, an interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn.functional import normalize
 from transformers import AutoTokenizer
@@ -67,6 +69,19 @@ def random_directions(table: Tensor, seed: int = 0) -> Tensor:
 def equal_lengths(table: Tensor) -> Tensor:
     """Each token's vector with length 1: a frequent token weighs as much as a rare one."""
     return normalize(table, dim=1)  # (V, D)
+
+
+def correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman x 100."""
+    return 100 * float(spearmanr(x, y).statistic)
+
+
+def interval(ours: np.ndarray, other: np.ndarray, gold: np.ndarray, samples: int = 1000) -> tuple[float, float]:
+    """95 % of the difference of two models' correlations with the human scores, over bootstrap samples of pairs."""
+    rng, n = np.random.default_rng(0), len(gold)
+    draws = (rng.integers(n, size=n) for _ in range(samples))
+    found = [correlation(ours[d], gold[d]) - correlation(other[d], gold[d]) for d in draws]
+    return float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))
 
 
 def scores_by_pooling(

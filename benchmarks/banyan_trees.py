@@ -24,8 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from banyan_common import ENGLISH_SETS, data_folder, parser, print_table, save
-from banyan_runs import POOLINGS
-from scipy.stats import rankdata
+from banyan_runs import POOLINGS, correlation, interval
 
 from banyan_hf import default_model
 from banyan_hf.encoding import encode
@@ -33,19 +32,7 @@ from banyan_hf.evaluation.sts import read_pairs
 from banyan_hf.persistence import load_encoder
 from banyan_hf.trees import Tree, parse
 
-PARTS, SAMPLES = 4, 1000
-
-
-def spearman(x: np.ndarray, y: np.ndarray) -> float:
-    return 100 * float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
-
-
-def interval(root: np.ndarray, mean: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
-    """95 % of the difference root - mean, over bootstrap samples of pairs."""
-    rng, n = np.random.default_rng(0), len(gold)
-    draws = (rng.integers(n, size=n) for _ in range(SAMPLES))
-    found = [spearman(root[d], gold[d]) - spearman(mean[d], gold[d]) for d in draws]
-    return float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))
+PARTS = 4
 
 
 def token_weights(tree: Tree, left: float, right: float) -> np.ndarray:
@@ -92,7 +79,7 @@ def main() -> None:
         of_pair = (values[first] + values[second]) / 2
         order = np.argsort(of_pair, kind="stable")
         for part in np.array_split(order, PARTS):
-            scores = {pooling: spearman(cosines[pooling][part], gold[part]) for pooling in POOLINGS}
+            scores = {pooling: correlation(cosines[pooling][part], gold[part]) for pooling in POOLINGS}
             low, high = interval(cosines["root"][part], cosines["mean"][part], gold[part])
             rows.append({"by": name, "from": float(of_pair[part].min()), "to": float(of_pair[part].max()),
                          "pairs": len(part), **scores, "helps": scores["root"] - scores["mean"],

@@ -5,8 +5,9 @@ What: gensim's word2vec and fastText (256 numbers) learn from the same 10 M word
 Each is scored as the plain mean of its word vectors, as the SIF mean (weights a / (a + p(word)), a = 1e-3), and as SIF
 with the first singular direction removed (Arora et al. 2017: found on the sentences of the set that is scored, a small
 favour to the peer). A Banyan given by `--model DIR` is scored with its three poolings; `root` is the paper's model.
-`its lengths` is a control: the same model after every token vector was turned in a random direction, so that only the
-overlap of tokens counts, weighted by what training made of the vectors' lengths.
+Two controls keep only the lengths that training gave to its token vectors: `its lengths` turns each in a random
+direction, so that nothing but the overlap of tokens counts, weighted; `with word2vec's directions` turns each as
+skip-gram did for the same subword (it knows better than Banyan which words resemble each other).
 Scores are Spearman x 100 of cosines; `mean` is the plain mean of the six columns. The best figure of a column among the
 models scored here has a star, whoever it belongs to.
 
@@ -45,6 +46,7 @@ from gensim.models.keyedvectors import KeyedVectors
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer
 from torch import Tensor
+from torch.nn.functional import normalize, pad
 from transformers import AutoTokenizer
 
 from banyan_hf.evaluation.sts import SentencePairs, read_pairs, spearman
@@ -152,6 +154,19 @@ def peer_rows(
         yield {"model": name, "units": unit, "pooling": pooling, **with_mean(scores), **cost_columns}
 
 
+def directions_of(vectors: KeyedVectors, tokens: list[str]) -> Callable[[Tensor], Tensor]:
+    """Control for `scores_by_pooling`: the token table's lengths, these directions; 0 for a token without a vector."""
+    found = torch.stack(
+        [torch.tensor(vectors[t]) if t in vectors else torch.zeros(vectors.vector_size) for t in tokens]
+    )
+
+    def control(table: Tensor) -> Tensor:
+        wide = pad(normalize(found, dim=1), (0, table.shape[1] - found.shape[1]))  # (V, D)
+        return wide * table.norm(dim=1, keepdim=True)
+
+    return control
+
+
 def banyan_rows(
     folder: str, sets: list[SentencePairs], *, label: str = "Banyan", control: Callable[[Tensor], Tensor] | None = None
 ) -> Iterator[dict[str, Any]]:
@@ -216,6 +231,11 @@ def main() -> None:
     for folder in args.model:
         rows += banyan_rows(folder, sets)
         rows += banyan_rows(folder, sets, label="its lengths", control=random_directions)
+        same = args.tokenizer and AutoTokenizer.from_pretrained(folder).get_vocab()
+        trained = args.cache / "word2vec-sg-subwords" / "vectors.kv"
+        if same and "word2vec-sg" in args.peers and same == AutoTokenizer.from_pretrained(args.tokenizer).get_vocab():
+            control = directions_of(KeyedVectors.load(str(trained)), sorted(same, key=same.__getitem__))
+            rows += banyan_rows(folder, sets, label="with word2vec's directions", control=control)
     rows += paper_rows()
     print_table(starred(rows))
     save(args.output, settings={**SETTINGS, "sif_a": SIF_A}, rows=rows)

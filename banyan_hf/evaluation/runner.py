@@ -174,7 +174,7 @@ def _run(encoder: SentenceTransformerEncoderWrapper, entry: Entry) -> TaskResult
             entry.task,
             cache=None,
             co2_tracker=False,
-            encode_kwargs={"batch_size": BATCH_SIZE, "show_progress_bar": bars},  # type: ignore[arg-type]
+            encode_kwargs={"batch_size": BATCH_SIZE, "show_progress_bar": bars},
             show_progress_bar=False,
         )
     return results.task_results[0]

@@ -238,11 +238,11 @@ class BanyanModel(BanyanPreTrainedModel):
         Returns:
             A `BanyanModelOutput` with the same `pooler_output` as `forward`, bit for bit.
         """
-        input_ids = torch.as_tensor(input_ids, device=self.device)
-        if attention_mask is not None:
-            attention_mask = torch.as_tensor(attention_mask, device=self.device)
-        mask = self._mask(input_ids, attention_mask, None)
         table = self.embeddings.weight
+        input_ids = torch.as_tensor(input_ids, device=table.device)  # `self.device` walks through all parameters
+        if attention_mask is not None:
+            attention_mask = torch.as_tensor(attention_mask, device=table.device)
+        mask = self._mask(input_ids, attention_mask, None)
         plain = not self.training and not torch.is_grad_enabled() and self.config.pooling == "root"
         if plain and self._use_numba(table.device) and table.dtype == torch.float32:
             assert isinstance(self.compose, Compose)

@@ -23,7 +23,7 @@ from sentence_transformers import SentenceTransformer
 encoder = SentenceTransformer("{name}", trust_remote_code=True)
 ```
 
-Needs transformers 5 and sentence-transformers 6. With `pip install banyan-hf` and `import banyan_hf`, no
+Needs transformers 5.4 and sentence-transformers 6, or newer. With `pip install banyan-hf` and `import banyan_hf`, no
 `trust_remote_code`. Nothing is said here about its training text, its scores and its licence.
 """
 
