@@ -8,16 +8,17 @@ favour to the peer). A Banyan given by `--model DIR` is scored with its three po
 Two controls keep only the lengths that training gave to its token vectors: `its lengths` turns each in a random
 direction, so that nothing but the overlap of tokens counts, weighted; `with word2vec's directions` turns each as
 skip-gram did for the same subword (it knows better than Banyan which words resemble each other).
-Scores are Spearman x 100 of cosines; `mean` is the plain mean of the six columns. The best figure of a column among the
-models scored here has a star, whoever it belongs to.
+Scores are Spearman x 100 of cosines; `mean` is the plain mean of the six columns, `words` that of SimLex-999 and both
+halves of WordSim, single words with the same pooling. The best figure of a column among the models scored here has a
+star, whoever it belongs to.
 
 Settings of the peers: 5 epochs, window 5, 5 negatives, min_count 5, subsampling 1e-3, learning rate 0.025 to 0.0001,
 seed 0, gensim's defaults otherwise; fastText with n-grams of 3 to 6 characters in 500,000 buckets. `sg` is skip-gram,
 `cbow` the continuous bag of words.
 
-Time: each peer is trained once and kept in `--cache`, for words and again for subwords. word2vec sg on words took 338
-CPU seconds (3 minutes on two free cores), cbow less, fastText more; `--peers` trains some of them only. Scoring what
-is in the cache takes a minute. Writing the cut text takes 2 minutes, once.
+Time: each peer is trained once and kept in `--cache`, for words and again for subwords: 100 to 670 CPU seconds each,
+fastText most; `--peers` trains some of them only. Scoring what is in the cache takes a minute. Writing the cut text
+takes 2 minutes, once.
 
     python benchmarks/peers.py --tokenizer DIR --model DIR --output results/peers.json
 """
@@ -49,7 +50,9 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 from transformers import AutoTokenizer
 
+from banyan_hf.evaluation.formats import read_word_pairs
 from banyan_hf.evaluation.sts import SentencePairs, read_pairs, spearman
+from banyan_hf.evaluation.suites import LEXICAL
 from banyan_hf.tokenizer import SPACE, train_tokenizer
 
 Cut = Callable[[list[str]], list[list[str]]]  # texts -> their words or subwords
@@ -135,10 +138,16 @@ def sif_weights(vectors: KeyedVectors, words: Sequence[str]) -> np.ndarray:
     return SIF_A / (SIF_A + np.array(seen) / total)
 
 
+def columns(scores: Sequence[float]) -> dict[str, float]:
+    """The English sets and their mean; the mean of the sets of words, which come last."""
+    sentences, words = scores[: len(ENGLISH_SETS)], scores[len(ENGLISH_SETS) :]
+    return {**with_mean(sentences), "words": sum(words) / len(words)}
+
+
 def peer_rows(
     name: str, unit: str, cut: dict[str, list[str]], folder: Path, sets: list[SentencePairs]
 ) -> Iterator[dict[str, Any]]:
-    """One row for each pooling; `cut` has the words of every sentence of the sets."""
+    """One row for each pooling; `cut` has the words of every text of the sets."""
     vectors = KeyedVectors.load(str(folder / "vectors.kv"))
     cost = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
     cost_columns = {"wall s": round(cost["wall_s"]), "CPU s": round(cost["cpu_s"])}
@@ -151,7 +160,7 @@ def peer_rows(
 
     for pooling in ("mean", "SIF mean", "SIF - 1st component"):
         scores = [score(pairs, pooling) for pairs in sets]
-        yield {"model": name, "units": unit, "pooling": pooling, **with_mean(scores), **cost_columns}
+        yield {"model": name, "units": unit, "pooling": pooling, **columns(scores), **cost_columns}
 
 
 def directions_of(vectors: KeyedVectors, tokens: list[str]) -> Callable[[Tensor], Tensor]:
@@ -176,7 +185,7 @@ def banyan_rows(
             "model": name,
             "units": "subwords",
             "pooling": pooling,
-            **with_mean(scores),
+            **columns(scores),
             "wall s": None,
             "CPU s": None,
         }
@@ -189,6 +198,7 @@ def paper_rows() -> Iterator[dict[str, Any]]:
             "units": "",
             "pooling": "",
             **with_mean(scores),
+            "words": None,
             "wall s": None,
             "CPU s": None,
         }
@@ -196,14 +206,16 @@ def paper_rows() -> Iterator[dict[str, Any]]:
 
 def starred(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Scores as text; the best of each column (the paper's rows left out) with a star."""
-    columns = (*ENGLISH_SETS, "mean")
-    best = {c: max((row[c] for row in rows if not row["model"].startswith("paper")), default=None) for c in columns}
+    scored = (*ENGLISH_SETS, "mean", "words")
+    best = {c: max((row[c] for row in rows if not row["model"].startswith("paper")), default=None) for c in scored}
 
-    def text(row: dict[str, Any], column: str) -> str:
+    def text(row: dict[str, Any], column: str) -> str | None:
+        if row[column] is None:
+            return None
         is_best = row[column] == best[column] and not row["model"].startswith("paper")
         return f"{row[column]:6.2f}{'*' if is_best else ' '}"
 
-    return [{**row, **{column: text(row, column) for column in columns}} for row in rows]
+    return [{**row, **{column: text(row, column) for column in scored}} for row in rows]
 
 
 def main() -> None:
@@ -216,7 +228,9 @@ def main() -> None:
     args = arguments.parse_args()
 
     data = data_folder()
-    sets = [read_pairs(data / "eval" / "english" / f"{name}_test.csv") for name in ENGLISH_SETS]
+    folder = data / "eval" / "english"
+    sets = [read_pairs(folder / f"{name}_test.csv") for name in ENGLISH_SETS]
+    sets += [read_word_pairs(folder / file) for file in LEXICAL.values()]
     args.cache.mkdir(parents=True, exist_ok=True)
     cutters = {"words": words_cutter()} | ({"subwords": tokens_cutter(args.tokenizer)} if args.tokenizer else {})
     rows: list[dict[str, Any]] = []
