@@ -5,10 +5,10 @@ language), trains gensim's skip-gram word2vec on the same text cut into the toke
 SemRel's test set; the multilingual encoders are scored beside them where `BANYAN_HF_ENCODERS` has them. One table of
 Spearman x 100. `word2vec` is the plain mean, trained for as many passes as Banyan and never for fewer than its usual 5;
 `over` is Banyan's root minus that, `low` and `high` its 95 % interval (bootstrap over the pairs). `word2vec, pieces`
-learned from the text cut by Banyan's tokenizer: what lies between the two is words or pieces. Three controls say what
-training is worth: the token mean with all vectors of `equal lengths`, with `random directions`, and with `both`, which
-is the plain overlap of tokens. The nine languages of the paper hold ha, mr and te, for which there is no text here, so
-its mean (60.01) has other columns.
+learned from the text cut by Banyan's tokenizer; its distance from `word2vec` is what whole words are worth. Three
+controls say what training is worth: the token mean with all vectors of `equal lengths`, with `random directions`, and
+with `both`, which is the plain overlap of tokens. The nine languages of the paper hold ha, mr and te, for which there
+is no text here, so its mean (60.01) has other columns.
 
 Everything is kept in --work: the same command goes on where it was stopped, and finished languages are only scored.
 
@@ -28,6 +28,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep
 import gzip
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,11 @@ BATCH_SIZE = Recipe.named("lang").batch_size
 def train_language(text: Path, folder: Path) -> None:
     """Train, or go on, or do nothing; what it cost is written beside the model."""
     if (folder / "config.json").exists():
+        trained = json.loads((folder / "run.json").read_text(encoding="utf-8"))["recipe"]
+        if trained != Recipe.named("lang").to_dict():
+            sys.exit(
+                f"{folder} was trained with another recipe than today's `lang`: remove it, or name another --work."
+            )
         return
     result = train([str(text)], folder, recipe=Recipe.named("lang"), resume=(folder / "run.json").exists())
     sentences = len(result.corpus.sentences)
@@ -142,7 +148,7 @@ def main() -> None:
     mean: dict[str, Any] = {"language": "mean", "words": None, "pairs": None}
     for name in list(rows[0])[3:]:
         values = [row[name] for row in rows]
-        mean[name] = None if None in values else sum(values) / len(values)
+        mean[name] = None if None in values or name in ("low", "high") else sum(values) / len(values)
     rows.append(mean)
     print_table(rows)
     print(f"The paper's mean over nine languages, three of them others: {PAPER_NINE}")
@@ -159,8 +165,11 @@ def language_row(code: str, data: Path, work: Path) -> dict[str, Any]:
     passes = max(SETTINGS["epochs"], math.ceil(cost["passes"]))
     texts, gold = pairs.first + pairs.second, np.array(pairs.scores)
     peer = {
-        unit: cosines(word2vec_vectors(text, texts, cut, work / "word2vec" / code, unit, passes=passes))
-        for unit, cut in (("words", words_cutter()), ("pieces", tokens_cutter(str(work / code))))
+        unit: cosines(word2vec_vectors(text, texts, cut, kept, unit, passes=passes))
+        for unit, cut, kept in (
+            ("words", words_cutter(), work / "word2vec" / code),
+            ("pieces", tokens_cutter(str(work / code)), work / code / "word2vec"),  # goes when its tokenizer goes
+        )
     }
     root = cosines(encode(texts, *load_encoder(str(work / code))))
     low, high = interval(root, peer["words"], gold)

@@ -1,4 +1,4 @@
-"""What the scripts that score models share: a small text, held-out loss, controls, poolings, an interval."""
+"""What the scripts that train or score models share: a small text, held-out loss, controls, poolings, an interval."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from banyan_common import ENGLISH_SETS, PAPER, data_folder, parser, print_table, save, with_mean
 from banyan_runs import random_directions, scores_by_pooling
 from gensim.models import FastText, Word2Vec
@@ -47,7 +48,6 @@ from gensim.models.keyedvectors import KeyedVectors
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer
 from torch import Tensor
-from torch.nn.functional import normalize, pad
 from transformers import AutoTokenizer
 
 from banyan_hf.evaluation.formats import read_word_pairs
@@ -170,8 +170,8 @@ def directions_of(vectors: KeyedVectors, tokens: list[str]) -> Callable[[Tensor]
     )
 
     def control(table: Tensor) -> Tensor:
-        wide = pad(normalize(found, dim=1), (0, table.shape[1] - found.shape[1]))  # (V, D)
-        return wide * table.norm(dim=1, keepdim=True)
+        wide = F.pad(found, (0, table.shape[1] - found.shape[1]))  # (V, D): zeros, or less of it, where D is another
+        return F.normalize(wide, dim=1) * table.norm(dim=1, keepdim=True)
 
     return control
 
@@ -228,9 +228,9 @@ def main() -> None:
     args = arguments.parse_args()
 
     data = data_folder()
-    folder = data / "eval" / "english"
-    sets = [read_pairs(folder / f"{name}_test.csv") for name in ENGLISH_SETS]
-    sets += [read_word_pairs(folder / file) for file in LEXICAL.values()]
+    english = data / "eval" / "english"
+    sets = [read_pairs(english / f"{name}_test.csv") for name in ENGLISH_SETS]
+    sets += [read_word_pairs(english / file) for file in LEXICAL.values()]
     args.cache.mkdir(parents=True, exist_ok=True)
     cutters = {"words": words_cutter()} | ({"subwords": tokens_cutter(args.tokenizer)} if args.tokenizer else {})
     rows: list[dict[str, Any]] = []
@@ -239,16 +239,17 @@ def main() -> None:
         known = dict(zip(texts, cut(texts), strict=True))
         corpus = write_corpus(data / "text" / "en.txt.gz", cut, args.cache / f"{unit}.txt")
         for name in args.peers:
-            folder = args.cache / f"{name}-{unit}"
-            train_peer(name, corpus, folder, args.workers)
-            rows += peer_rows(name, unit, known, folder, sets)
+            trained = args.cache / f"{name}-{unit}"
+            train_peer(name, corpus, trained, args.workers)
+            rows += peer_rows(name, unit, known, trained, sets)
     for folder in args.model:
         rows += banyan_rows(folder, sets)
         rows += banyan_rows(folder, sets, label="its lengths", control=random_directions)
-        same = args.tokenizer and AutoTokenizer.from_pretrained(folder).get_vocab()
-        trained = args.cache / "word2vec-sg-subwords" / "vectors.kv"
-        if same and "word2vec-sg" in args.peers and same == AutoTokenizer.from_pretrained(args.tokenizer).get_vocab():
-            control = directions_of(KeyedVectors.load(str(trained)), sorted(same, key=same.__getitem__))
+        vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
+        skip_gram = "word2vec-sg" in args.peers and args.tokenizer
+        if skip_gram and AutoTokenizer.from_pretrained(args.tokenizer).get_vocab() == vocabulary:
+            vectors = KeyedVectors.load(str(args.cache / "word2vec-sg-subwords" / "vectors.kv"))
+            control = directions_of(vectors, sorted(vocabulary, key=vocabulary.__getitem__))
             rows += banyan_rows(folder, sets, label="with word2vec's directions", control=control)
     rows += paper_rows()
     print_table(starred(rows))

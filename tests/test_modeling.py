@@ -283,6 +283,34 @@ def test_bad_ids_are_refused_by_the_fast_path(backend, ids, words):
         model.get_text_features(torch.tensor(ids))
 
 
+@torch.inference_mode()
+def test_the_fast_path_refuses_before_it_encodes(monkeypatch):
+    monkeypatch.setattr("banyan_hf.model.kernels.encode", None)
+    with pytest.raises(ValueError, match="9 tokens"):
+        tiny(max_position_embeddings=6, backend="numba").eval().get_text_features(torch.ones(1, 9, dtype=torch.int64))
+
+
+@torch.inference_mode()
+def test_a_table_that_was_cut_is_not_read_beyond_its_end(backend):
+    model = tiny(backend=backend).eval()
+    model.embeddings.weight.data = model.embeddings.weight.data[:5]
+    with pytest.raises(ValueError, match=r"7.*5 rows"):
+        model.get_text_features(torch.tensor([[1, 7]]))
+
+
+def test_default_dtype_is_not_ours(backend):
+    model = small_model(backend=backend).banyan
+    ids, mask = pad(AWKWARD)
+    with torch.inference_mode():
+        expected = model.get_text_features(ids, mask).pooler_output
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert_same(model.get_text_features(ids, mask).pooler_output, expected)
+            assert_same(model(ids, mask).pooler_output, expected)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
 def test_ids_under_the_mask_may_be_anything(backend):
     model = small_model(backend=backend)
     ids, mask = pad([[1, 2, 3], [4]])

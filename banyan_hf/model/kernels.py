@@ -82,6 +82,13 @@ def _control_score(structure, index, left, right, keys, heights):
 
 
 @_jit()
+def _copy(source, target):
+    """A loop, which the compiler turns into a copy; assigning a slice takes five times as long."""
+    for k in range(target.shape[0]):
+        target[k] = source[k]
+
+
+@_jit()
 def _compose(out, left, right, left_scale, right_scale, bias):
     for k in range(out.shape[0]):
         out[k] = left[k] * left_scale[k] + right[k] * right_scale[k] + bias[k]
@@ -171,6 +178,8 @@ def induce(
             for i in range(best + 1, length):
                 frontier[i] = frontier[i + 1]
                 score[i - 1] = score[i]
+            if length == 1:
+                break  # a root has no neighbours
             # At an end of the frontier the node stands in for the neighbour it lacks; that score is not looked at.
             before = frontier[best - 1] if best > 0 else node
             after = frontier[best + 1] if best < length - 1 else node
@@ -190,23 +199,16 @@ def induce(
 
 
 @_jit()
-def _copy(source, target):
-    """A loop, which the compiler turns into a copy; assigning a slice takes five times as long."""
-    for k in range(target.shape[0]):
-        target[k] = source[k]
-
-
-@_jit()
 def encode(table, ids, mask, numbers, structure, neutral, roots):
     """Only the roots, (B, D): one sentence at a time through `induce`, in scratch memory that stays in cache.
 
-    Returns the most tokens in a sentence, or -1 as soon as an id lies outside the table.
+    Returns whether all ids lie in the table; it stops at the first that does not.
     """
-    width, dims, longest = ids.shape[1], table.shape[1], 0
+    width, dims = ids.shape[1], table.shape[1]
     values, keys = np.empty((2 * width, dims), table.dtype), np.empty(2 * width, np.uint64)
     left, right, root = np.empty(width, np.int64), np.empty(width, np.int64), np.empty(1, np.int64)
     leaves, span = np.arange(width), np.zeros(2, np.int64)
-    coefficients = np.empty((3, dims), table.dtype)
+    coefficients = np.empty((3, dims), table.dtype)  # tiled here: in torch that takes as long as a dozen sentences
     for row in range(3):
         for k in range(dims):
             coefficients[row, k] = numbers[row, k % numbers.shape[1]]
@@ -217,11 +219,10 @@ def encode(table, ids, mask, numbers, structure, neutral, roots):
             if mask[b, i]:
                 token = ids[b, i]
                 if token < 0 or token >= table.shape[0]:
-                    return -1
+                    return False
                 _copy(table[token], values[n])
                 keys[n] = _mix(np.uint64(token + 1))
                 n += 1
-        longest = max(longest, n)
         if n == 0:
             roots[b] = neutral
             continue
@@ -231,7 +232,7 @@ def encode(table, ids, mask, numbers, structure, neutral, roots):
             False, structure, no, no, one, left, right, root,
         )  # fmt: skip
         _copy(values[root[0]], roots[b])
-    return longest
+    return True
 
 
 # The passes take the coordinates `first .. last-1` only: coordinates never meet, so threads can share the work. Rows
@@ -264,7 +265,7 @@ def downward(
             for k in range(value.shape[0]):
                 value[k] /= count
         else:
-            value[:] = up[node, first:last]
+            _copy(up[node, first:last], value)
         if node < n_leaves:
             continue
         for side in range(2):
@@ -293,7 +294,7 @@ def downward_backward(
             for side in range(2):
                 factor = scales[side, first:last]
                 grad_factor, grad_bias = grad_scales[side, first:last], grad_biases[side, first:last]
-                grad[:] = grad_down[left[node - n_leaves] if side == 0 else right[node - n_leaves], first:last]
+                _copy(grad_down[left[node - n_leaves] if side == 0 else right[node - n_leaves], first:last], grad)
                 if threshold > 0:
                     _drop(grad, first, keys[node], streams[side], threshold, scale, bits)
                 for k in range(grad.shape[0]):

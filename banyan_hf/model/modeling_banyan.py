@@ -246,14 +246,14 @@ class BanyanModel(BanyanPreTrainedModel):
         plain = not self.training and not torch.is_grad_enabled() and self.config.pooling == "root"
         if plain and self._use_numba(table.device) and table.dtype == torch.float32:
             assert isinstance(self.compose, Compose)
+            if mask.shape[1] >= self.config.max_position_embeddings:
+                self._offsets(mask)  # warns of what is cut, or refuses what is too long, before any work is done
             numbers, structure = self.compose.numbers(torch.float32), self.config.structure
-            roots, longest = numba_backend.encode(
+            roots, inside = numba_backend.encode(
                 table, input_ids.long(), mask, numbers, structure=structure, neutral=self._neutral
             )
-            if longest < 0:
+            if not inside:
                 self._tokens(input_ids, mask)  # says which id is wrong
-            if longest >= self.config.max_position_embeddings:
-                self._offsets(mask)  # warns, or refuses
             return BanyanModelOutput(pooler_output=roots)
         offsets = self._offsets(mask)
         table, identity = self._leaves(input_ids, None, mask, offsets)
@@ -387,7 +387,7 @@ class BanyanModel(BanyanPreTrainedModel):
         return torch.ones(shape, dtype=torch.bool, device=self.device)
 
     def _offsets(self, mask: Tensor) -> Tensor:
-        """Where each sentence's tokens begin, (B+1,) int64; sentences that are too long are refused."""
+        """Where each sentence's tokens begin, (B+1,) int64; warns of full inputs once, and refuses longer ones."""
         lengths, limit = mask.sum(dim=1), self.config.max_position_embeddings  # (B,)
         if (longest := int(lengths.max()) if len(lengths) else 0) > limit:
             raise ValueError(
@@ -422,7 +422,7 @@ class BanyanModel(BanyanPreTrainedModel):
 
     def _tokens(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         """Ids of the batch's tokens (T,) int64, all inside the vocabulary."""
-        tokens, size = input_ids[mask].long(), self.embeddings.num_embeddings
+        tokens, size = input_ids[mask].long(), len(self.embeddings.weight)
         if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < size):
             bad = tokens[(tokens < 0) | (tokens >= size)][0].item()
             raise ValueError(

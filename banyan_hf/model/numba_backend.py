@@ -63,7 +63,7 @@ def induce(
     """
     n_tokens, n_leaves = len(token_leaf), len(leaves)
     room = n_tokens - int((offsets.diff() > 0).sum())  # merges of all sentences
-    values = torch.empty(n_leaves + room, leaves.shape[1])
+    values = leaves.new_empty(n_leaves + room, leaves.shape[1], dtype=torch.float32)
     values[:n_leaves] = leaves
     keys = torch.empty(n_leaves + room, dtype=torch.int64)
     keys[:n_leaves] = leaf_keys(identity)
@@ -84,7 +84,7 @@ def induce(
 
 def encode(
     table: Tensor, ids: Tensor, mask: Tensor, numbers: Tensor, *, structure: str, neutral: float
-) -> tuple[Tensor, int]:
+) -> tuple[Tensor, bool]:
     """Roots of a batch and nothing else: what inference needs, with the same bits as `induce`.
 
     Args:
@@ -96,12 +96,12 @@ def encode(
         neutral: every coordinate of the vector of a sentence without tokens.
 
     Returns:
-        The roots (B, D), and the most tokens in a sentence; -1, and no roots to use, if an id lies outside the table.
+        The roots (B, D), and whether all ids lie in the table; if not, the roots are of no use.
     """
-    roots = torch.empty(len(ids), table.shape[1])
+    roots = table.new_empty(len(ids), table.shape[1])
     arrays = (x.detach().contiguous().numpy() for x in (table, ids, mask, numbers))
-    longest = kernels.encode(*arrays, STRUCTURES[structure], np.float32(neutral), roots.numpy())
-    return roots, longest
+    inside = kernels.encode(*arrays, STRUCTURES[structure], np.float32(neutral), roots.numpy())
+    return roots, inside
 
 
 class EntangledPass(torch.autograd.Function):
