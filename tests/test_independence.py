@@ -85,23 +85,6 @@ def test_get_text_features_without_tokens(backend, shape):
     assert_same(found, torch.full((shape[0], 24), 24**-0.5))
 
 
-@torch.inference_mode()
-def test_threads_change_nothing():
-    model = small_model(backend="numba").banyan
-    ids, mask = pad(random_sentences(5, n=300))
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        expected = model.get_text_features(ids, mask).pooler_output
-        torch.set_num_threads(4)
-        assert_same(model.get_text_features(ids, mask).pooler_output, expected)
-        ids[-1, 0], mask[-1, 0] = 12, 1
-        with pytest.raises(ValueError, match=r"12.*12 rows"):
-            model.get_text_features(ids, mask)
-    finally:
-        torch.set_num_threads(threads)
-
-
 def test_pad_token_stands_in_for_a_mask(backend):
     model = small_model(backend=backend, pad_token_id=0).banyan
     sentences = [[3, 4, 5], [7], []]

@@ -19,8 +19,6 @@ from .counter_dropout import CounterDropout, leaf_keys
 from .graph import EntangledGraph
 from .kernels import BLOCK, STRUCTURES
 
-ROWS_OF_A_THREAD = 64  # sentences; fewer are encoded before a thread has begun
-
 
 def _dropout_arguments(dropout: CounterDropout | None, dtype: torch.dtype) -> Callable[[int | slice], tuple[Any, ...]]:
     """(keys, stream or streams, threshold, scale) as the kernels want them, for a choice of streams."""
@@ -101,19 +99,9 @@ def encode(
         The roots (B, D), and whether all ids lie in the table; if not, the roots are of no use.
     """
     roots = table.new_empty(len(ids), table.shape[1])
-    vectors, tokens, real, scales, out = (x.detach().contiguous().numpy() for x in (table, ids, mask, numbers, roots))
-
-    def encode_rows(first: int, last: int) -> bool:
-        some = slice(first, last)
-        return kernels.encode(
-            vectors, tokens[some], real[some], scales, STRUCTURES[structure], np.float32(neutral), out[some]
-        )
-
-    # Sentences never look at one another, so how they are shared out does not show in the bits.
-    threads = max(1, min(torch.get_num_threads(), len(ids) // ROWS_OF_A_THREAD))
-    rows = max(1, -(-len(ids) // threads))
-    bounds = [(first, min(first + rows, len(ids))) for first in range(0, len(ids), rows)]
-    return roots, all(_in_threads(encode_rows, bounds))
+    arrays = (x.detach().contiguous().numpy() for x in (table, ids, mask, numbers))
+    inside = kernels.encode(*arrays, STRUCTURES[structure], np.float32(neutral), roots.numpy())
+    return roots, inside
 
 
 class EntangledPass(torch.autograd.Function):
@@ -208,12 +196,9 @@ def _share_coordinates(kernel: Any, values: Tensor, *arguments: Any) -> None:
     slices = max(1, min(torch.get_num_threads(), size // BLOCK)) if n_nodes * size > 1 << 18 else 1
     width = -(-size // slices // BLOCK) * BLOCK
     bounds = [(first, min(first + width, size)) for first in range(0, size, width)]
-    _in_threads(lambda first, last: kernel(first, last, *arguments), bounds)
-
-
-def _in_threads(work: Callable[[int, int], Any], bounds: list[tuple[int, int]]) -> list[Any]:
-    """`work(first, last)` for each pair, a thread each; the kernels release the GIL."""
-    if len(bounds) <= 1:
-        return [work(first, last) for first, last in bounds]
-    with ThreadPoolExecutor(len(bounds)) as pool:
-        return list(pool.map(work, *zip(*bounds, strict=True)))
+    if len(bounds) == 1:
+        kernel(0, size, *arguments)
+        return
+    with ThreadPoolExecutor(len(bounds)) as pool:  # the kernels release the GIL
+        for future in [pool.submit(kernel, first, last, *arguments) for first, last in bounds]:
+            future.result()
