@@ -38,7 +38,7 @@ from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 from banyan_hf.trees import parse
 
-COSINE = "return np.float32(_dot(values[left], values[right]) / max(norms[left] * norms[right], 1e-30))"
+COSINE = "return np.float32(dot / max(norms[left] * norms[right], 1e-30))"
 BETTER = "if score[i] > score[best]:"
 GAIN = """
 
@@ -55,7 +55,7 @@ def _gain(score, i, length):
 def induce("""
 WAYS: dict[str, list[tuple[str, str]]] = {
     "greedy": [],
-    "dot": [(COSINE, "return np.float32(_dot(values[left], values[right]))")],
+    "dot": [(COSINE, "return np.float32(dot)")],
     "height": [(COSINE, COSINE[:-1] + " - 0.05 * max(heights[left], heights[right]))")],
     "look-ahead": [
         ("\n\n@_jit()\ndef induce(", GAIN),

@@ -65,13 +65,10 @@ def _dots(values, node, before, after):
 
 
 @_jit()
-def _cosine(dot, norm, other_norm):
-    return np.float32(dot / max(norm * other_norm, 1e-30))
-
-
-@_jit()
-def _control_score(structure, index, left, right, keys, heights):
-    """Score of merging two neighbours in structures that do not look at vectors; see `induction.SCORES`."""
+def _score(structure, index, left, right, dot, norms, keys, heights):
+    """Score of merging two neighbours, `dot` the product of their vectors; see `induction.SCORES`."""
+    if structure == 0:
+        return np.float32(dot / max(norms[left] * norms[right], 1e-30))
     if structure == 1:
         return np.float32(-index)
     if structure == 2:
@@ -144,10 +141,7 @@ def induce(
             frontier[i] = token_leaf[offsets[b] + i]
         for i in range(length - 1):
             l, r = frontier[i], frontier[i + 1]  # noqa: E741
-            if structure == 0:
-                score[i] = _cosine(_dot(values[l], values[r]), norms[l], norms[r])
-            else:
-                score[i] = _control_score(structure, i, l, r, keys, heights)
+            score[i] = _score(structure, i, l, r, _dot(values[l], values[r]), norms, keys, heights)
         while length > 1:
             best = 0
             for i in range(1, length - 1):
@@ -183,17 +177,11 @@ def induce(
             # At an end of the frontier the node stands in for the neighbour it lacks; that score is not looked at.
             before = frontier[best - 1] if best > 0 else node
             after = frontier[best + 1] if best < length - 1 else node
-            if structure == 0:
-                square, with_before, with_after = _dots(values, node, before, after)
-                norms[node] = np.sqrt(square)
-                to_before = _cosine(with_before, norms[before], norms[node])
-                to_after = _cosine(with_after, norms[node], norms[after])
-            else:
-                to_before = _control_score(structure, best - 1, before, node, keys, heights)
-                to_after = _control_score(structure, best, node, after, keys, heights)
+            square, with_before, with_after = _dots(values, node, before, after)
+            norms[node] = np.sqrt(square)
             if best > 0:
-                score[best - 1] = to_before
-            score[best] = to_after
+                score[best - 1] = _score(structure, best - 1, before, node, with_before, norms, keys, heights)
+            score[best] = _score(structure, best, node, after, with_after, norms, keys, heights)
         roots[b] = frontier[0]
     return n_nodes
 
