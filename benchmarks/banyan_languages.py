@@ -16,6 +16,7 @@ Time: see benchmarks/README.md. `--held-out STEPS,STEPS` trains on 49 of 50 line
 each number of steps: that, and no test set, is for choosing the number in a recipe.
 
     python benchmarks/banyan_languages.py --output benchmarks/results/languages.json
+    python benchmarks/banyan_languages.py --languages es id --seed 1 --work out/seed1
     python benchmarks/banyan_languages.py --languages af --held-out 1000,2000
 """
 
@@ -69,16 +70,17 @@ CONTROLS = {
 BATCH_SIZE = Recipe.named("lang").batch_size
 
 
-def train_language(text: Path, folder: Path) -> None:
+def train_language(text: Path, folder: Path, recipe: Recipe) -> None:
     """Train, or go on, or do nothing; what it cost is written beside the model."""
     if (folder / "config.json").exists():
         trained = json.loads((folder / "run.json").read_text(encoding="utf-8"))["recipe"]
-        if trained != Recipe.named("lang").to_dict():
+        if trained != recipe.to_dict():
             sys.exit(
-                f"{folder} was trained with another recipe than today's `lang`: remove it, or name another --work."
+                f"{folder} was trained with another seed or another recipe than today's `lang`: "
+                "remove it, or name another --work."
             )
         return
-    result = train([str(text)], folder, recipe=Recipe.named("lang"), resume=(folder / "run.json").exists())
+    result = train([str(text)], folder, recipe=recipe, resume=(folder / "run.json").exists())
     sentences = len(result.corpus.sentences)
     cost = {"seconds": result.seconds, "steps": result.steps, "passes": result.steps * BATCH_SIZE / sentences}
     (folder / "cost.json").write_text(json.dumps(cost), encoding="utf-8")
@@ -106,12 +108,20 @@ def held_out_losses(text: Path, folder: Path, steps: list[int]) -> dict[int, flo
     return losses
 
 
-def word2vec_vectors(text: Path, texts: list[str], cut: Cut, folder: Path, unit: str, *, passes: int) -> Tensor:
-    """The plain mean of skip-gram vectors of the same text, for each of `texts`; trained once and kept."""
+def word2vec_passes(folder: Path) -> int:
+    """As many as the Banyan in `folder` made, and never fewer than word2vec's usual number."""
+    cost = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+    return max(SETTINGS["epochs"], math.ceil(cost["passes"]))
+
+
+def word2vec_vectors(
+    text: Path, texts: list[str], cut: Cut, folder: Path, unit: str, *, passes: int, pooling: str = "mean"
+) -> Tensor:
+    """Pooled skip-gram vectors of the same text, for each of `texts`; trained once and kept."""
     folder.mkdir(parents=True, exist_ok=True)
     trained = folder / f"word2vec-sg-{unit}-{passes}"
     train_peer("word2vec-sg", write_corpus(text, cut, folder / f"{unit}.txt"), trained, workers=1, epochs=passes)
-    return torch.from_numpy(sentence_vectors(KeyedVectors.load(str(trained / "vectors.kv")), cut(texts), "mean"))
+    return torch.from_numpy(sentence_vectors(KeyedVectors.load(str(trained / "vectors.kv")), cut(texts), pooling))
 
 
 def cosines(vectors: Tensor) -> np.ndarray:
@@ -124,6 +134,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--languages", nargs="+", default=list(SEMREL), choices=list(SEMREL))
     arguments.add_argument("--work", type=Path, default=Path("out/languages"), help="models and peers, kept")
+    arguments.add_argument("--seed", type=int, default=0, help="of Banyan's training; each seed needs its own --work")
     arguments.add_argument("--held-out", help="numbers of steps to compare on held-out lines, instead of the table")
     args = arguments.parse_args()
     data = data_folder()
@@ -138,7 +149,8 @@ def main() -> None:
         save(args.output, held_out=rows)
         return
 
-    rows = [language_row(code, data, args.work) for code in args.languages]
+    recipe = Recipe.named("lang", seed=args.seed)
+    rows = [language_row(code, data, args.work, recipe) for code in args.languages]
     for name, folder in PEERS.items():
         if (path := encoder_folder(folder)) is not None:
             semrel = [entry for entry in entries(["semrel"], data) if entry.name[-2:] in args.languages]
@@ -152,17 +164,17 @@ def main() -> None:
     rows.append(mean)
     print_table(rows)
     print(f"The paper's mean over nine languages, three of them others: {PAPER_NINE}")
-    save(args.output, recipe=Recipe.named("lang").to_dict(), word2vec=SETTINGS, paper_nine=PAPER_NINE, rows=rows)
+    save(args.output, recipe=recipe.to_dict(), word2vec=SETTINGS, paper_nine=PAPER_NINE, rows=rows)
 
 
-def language_row(code: str, data: Path, work: Path) -> dict[str, Any]:
+def language_row(code: str, data: Path, work: Path, recipe: Recipe) -> dict[str, Any]:
     """Train what is missing, score what is there."""
     text, pairs_file = data / "text" / f"{code}.txt.gz", data / "eval" / "semrel" / f"{code}_test.csv"
-    train_language(text, work / code)
+    train_language(text, work / code, recipe)
     pairs = read_pairs(pairs_file)
     scores = pooling_scores(work / code, [pairs])
     cost = json.loads((work / code / "cost.json").read_text(encoding="utf-8"))
-    passes = max(SETTINGS["epochs"], math.ceil(cost["passes"]))
+    passes = word2vec_passes(work / code)
     texts, gold = pairs.first + pairs.second, np.array(pairs.scores)
     peer = {
         unit: cosines(word2vec_vectors(text, texts, cut, kept, unit, passes=passes))
