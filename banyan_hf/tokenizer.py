@@ -161,7 +161,8 @@ def _train_unigram(words: dict[str, int], vocab_size: int, alphabet: int) -> Tok
     known = {letter for letter, _ in letters.most_common(alphabet)}
     model = io.BytesIO()
     # A word is a line, and sentencepiece's candidates are strings that stand before two different characters: every
-    # piece is shared by words. Lines that end whole words otherwise keep "during" in one, for two points less of sts16.
+    # piece is shared by words. With each word twice in its line (before a blank and before the end) "during" would stay
+    # whole, at the price of two points of sts16 (benchmarks/recipe_notes.md).
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(

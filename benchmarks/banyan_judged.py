@@ -28,12 +28,12 @@ from typing import Any
 
 import torch
 from banyan_common import data_folder, encoder_folder, parser, print_table, save
-from banyan_languages import CONTROLS, word2vec_passes, word2vec_vectors
+from banyan_languages import CONTROLS, cosines, training_cost, word2vec, word2vec_passes
 from banyan_runs import correlation, interval
-from peers import words_cutter
+from peers import sentence_vectors, words_cutter
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import normalize
 
 from banyan_hf.encoding import encode
 from banyan_hf.evaluation.suites import SEMREL
@@ -50,8 +50,8 @@ def sample(text: Path, number: int) -> list[str]:
     return random.Random(0).sample(lines, min(number, len(lines)))
 
 
-def judged_pairs(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs (n, 2) of rows of `vectors`, each with its neighbour of one rank, and their cosines (n,)."""
+def judged_pairs(vectors: Tensor) -> Tensor:
+    """Each row of `vectors` with its neighbour of one rank: the first rows of all pairs, then the second ones (2n,)."""
     unit = normalize(vectors, dim=1)
     pairs = set()
     for i, row in enumerate(unit):
@@ -59,38 +59,27 @@ def judged_pairs(vectors: Tensor) -> tuple[Tensor, Tensor]:
         near = near[near != i]
         j = int(near[min(RANKS[i % len(RANKS)], len(near) - 1)])
         pairs.add((min(i, j), max(i, j)))
-    found = torch.tensor(sorted(pairs))  # (n, 2)
-    return found, (unit[found[:, 0]] * unit[found[:, 1]]).sum(dim=1)
+    return torch.tensor(sorted(pairs)).T.flatten()  # (2n,), the halves that `cosines` compares
 
 
 def judged_row(code: str, text: Path, work: Path, judge: SentenceTransformer, number: int) -> dict[str, Any]:
     sentences = sample(text, number)
     prompted = judge.encode(sentences, prompt="query: ", batch_size=64, convert_to_tensor=True, show_progress_bar=True)
-    pairs, cosines = judged_pairs(prompted.cpu().float())
-    judgement = cosines.numpy()
-
-    def of_pairs(vectors: Tensor) -> Any:
-        return cosine_similarity(vectors[pairs[:, 0]], vectors[pairs[:, 1]]).numpy()
-
+    pairs = judged_pairs(prompted)
+    judgement = cosines(prompted[pairs])
     model, tokenizer = load_encoder(str(work / code))
-    root = of_pairs(encode(sentences, model, tokenizer))
+    root = cosines(encode(sentences, model, tokenizer)[pairs])
     model.embeddings.weight.data = CONTROLS["both"](model.embeddings.weight.data)
     model.config.pooling = "mean"
-    overlap = of_pairs(encode(sentences, model, tokenizer))
-    peer = {
-        pooling: of_pairs(
-            word2vec_vectors(
-                text, sentences, words_cutter(), work / "word2vec" / code, "words",
-                passes=word2vec_passes(work / code), pooling=pooling,
-            )
-        )
-        for pooling in ("mean", "SIF mean")
-    }  # fmt: skip
-    low, high = interval(root, peer["mean"], judgement)
-    ours, word2vec = correlation(root, judgement), correlation(peer["mean"], judgement)
+    overlap = cosines(encode(sentences, model, tokenizer)[pairs])
+    cut, passes = words_cutter(), word2vec_passes(training_cost(work / code))
+    vectors, words = word2vec(text, cut, work / "word2vec" / code, "words", passes=passes), cut(sentences)
+    plain, sif = (cosines(sentence_vectors(vectors, words, pooling)[pairs]) for pooling in ("mean", "SIF mean"))
+    low, high = interval(root, plain, judgement)
+    of_root, of_word2vec = correlation(root, judgement), correlation(plain, judgement)
     return {
-        "language": code, "pairs": len(pairs), "root": ours, "word2vec": word2vec, "over": ours - word2vec,
-        "low": low, "high": high, "word2vec SIF": correlation(peer["SIF mean"], judgement),
+        "language": code, "pairs": len(judgement), "root": of_root, "word2vec": of_word2vec,
+        "over": of_root - of_word2vec, "low": low, "high": high, "word2vec SIF": correlation(sif, judgement),
         "overlap": correlation(overlap, judgement),
     }  # fmt: skip
 

@@ -86,7 +86,7 @@ def train_language(text: Path, folder: Path, recipe: Recipe) -> None:
     (folder / "cost.json").write_text(json.dumps(cost), encoding="utf-8")
 
 
-def held_out_losses(text: Path, folder: Path, steps: list[int]) -> dict[int, float]:
+def held_out_losses(text: Path, folder: Path, steps: list[int], recipe: Recipe) -> dict[int, float]:
     """Loss on every fiftieth line after training on the others, for each number of steps."""
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(text, "rt", encoding="utf-8") as file:
@@ -100,33 +100,35 @@ def held_out_losses(text: Path, folder: Path, steps: list[int]) -> dict[int, flo
         run = folder / str(number)
         # The output layer, which the loss needs, is in the checkpoint only.
         if not (run / "config.json").exists():
-            recipe = replace(Recipe.named("lang"), epochs=ONLY_MIN_STEPS, min_steps=number)
+            shorter = replace(recipe, epochs=ONLY_MIN_STEPS, min_steps=number)
             resume = (run / "run.json").exists()
-            train([str(folder / "train.txt")], run, recipe=recipe, save_steps=number, resume=resume)
+            train([str(folder / "train.txt")], run, recipe=shorter, save_steps=number, resume=resume)
         losses[number] = mean_loss(run, held_out)
         print(f"{text.name}: held-out loss after {number} steps {losses[number]:.3f}", flush=True)
     return losses
 
 
-def word2vec_passes(folder: Path) -> int:
-    """As many as the Banyan in `folder` made, and never fewer than word2vec's usual number."""
-    cost = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+def training_cost(folder: Path) -> dict[str, Any]:
+    """What training the Banyan in `folder` took: seconds, steps, passes."""
+    return json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+
+
+def word2vec_passes(cost: dict[str, Any]) -> int:
+    """As many as Banyan made, and never fewer than word2vec's usual number."""
     return max(SETTINGS["epochs"], math.ceil(cost["passes"]))
 
 
-def word2vec_vectors(
-    text: Path, texts: list[str], cut: Cut, folder: Path, unit: str, *, passes: int, pooling: str = "mean"
-) -> Tensor:
-    """Pooled skip-gram vectors of the same text, for each of `texts`; trained once and kept."""
+def word2vec(text: Path, cut: Cut, folder: Path, unit: str, *, passes: int) -> KeyedVectors:
+    """Skip-gram vectors of the same text, trained once and kept."""
     folder.mkdir(parents=True, exist_ok=True)
     trained = folder / f"word2vec-sg-{unit}-{passes}"
     train_peer("word2vec-sg", write_corpus(text, cut, folder / f"{unit}.txt"), trained, workers=1, epochs=passes)
-    return torch.from_numpy(sentence_vectors(KeyedVectors.load(str(trained / "vectors.kv")), cut(texts), pooling))
+    return KeyedVectors.load(str(trained / "vectors.kv"))
 
 
-def cosines(vectors: Tensor) -> np.ndarray:
+def cosines(vectors: Tensor | np.ndarray) -> np.ndarray:
     """Of the first with the second half of the rows."""
-    first, second = vectors.float().chunk(2)
+    first, second = torch.as_tensor(vectors).float().chunk(2)
     return cosine_similarity(first, second).numpy()
 
 
@@ -139,17 +141,17 @@ def main() -> None:
     args = arguments.parse_args()
     data = data_folder()
 
+    recipe = Recipe.named("lang", seed=args.seed)
     if args.held_out:
         steps = [int(number) for number in args.held_out.split(",")]
         rows = []
         for code in args.languages:
-            losses = held_out_losses(data / "text" / f"{code}.txt.gz", args.work / "held_out" / code, steps)
+            losses = held_out_losses(data / "text" / f"{code}.txt.gz", args.work / "held_out" / code, steps, recipe)
             rows.append({"language": code, **{f"{number} steps": loss for number, loss in losses.items()}})
         print_table(rows)
         save(args.output, held_out=rows)
         return
 
-    recipe = Recipe.named("lang", seed=args.seed)
     rows = [language_row(code, data, args.work, recipe) for code in args.languages]
     for name, folder in PEERS.items():
         if (path := encoder_folder(folder)) is not None:
@@ -173,11 +175,11 @@ def language_row(code: str, data: Path, work: Path, recipe: Recipe) -> dict[str,
     train_language(text, work / code, recipe)
     pairs = read_pairs(pairs_file)
     scores = pooling_scores(work / code, [pairs])
-    cost = json.loads((work / code / "cost.json").read_text(encoding="utf-8"))
-    passes = word2vec_passes(work / code)
+    cost = training_cost(work / code)
+    passes = word2vec_passes(cost)
     texts, gold = pairs.first + pairs.second, np.array(pairs.scores)
     peer = {
-        unit: cosines(word2vec_vectors(text, texts, cut, kept, unit, passes=passes))
+        unit: cosines(sentence_vectors(word2vec(text, cut, kept, unit, passes=passes), cut(texts), "mean"))
         for unit, cut, kept in (
             ("words", words_cutter(), work / "word2vec" / code),
             ("pieces", tokens_cutter(str(work / code)), work / code / "word2vec"),  # goes when its tokenizer goes
@@ -185,13 +187,13 @@ def language_row(code: str, data: Path, work: Path, recipe: Recipe) -> dict[str,
     }
     root = cosines(encode(texts, *load_encoder(str(work / code))))
     low, high = interval(root, peer["words"], gold)
-    word2vec = correlation(peer["words"], gold)
+    of_word2vec = correlation(peer["words"], gold)
     with gzip.open(text, "rt", encoding="utf-8") as file:
         words = sum(len(line.split()) for line in file)
     controls = {name: pooling_scores(work / code, [pairs], control=change)["mean"] for name, change in CONTROLS.items()}
     return {
-        "language": code, "words": words, "pairs": len(gold), **scores, "word2vec": word2vec,
-        "over": scores["root"] - word2vec, "low": low, "high": high,
+        "language": code, "words": words, "pairs": len(gold), **scores, "word2vec": of_word2vec,
+        "over": scores["root"] - of_word2vec, "low": low, "high": high,
         "word2vec, pieces": correlation(peer["pieces"], gold), **controls,
         "passes": cost["passes"], "word2vec passes": passes, "minutes of training": cost["seconds"] / 60,
     }  # fmt: skip
