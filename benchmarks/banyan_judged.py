@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from banyan_common import data_folder, encoder_folder, parser, print_table, save
-from banyan_languages import CONTROLS, cosines, training_cost, word2vec, word2vec_passes
+from banyan_languages import CONTROLS, cosines, is_trained, model_folder, training_cost, word2vec, word2vec_passes
 from banyan_runs import correlation, interval
 from peers import sentence_vectors, words_cutter
 from sentence_transformers import SentenceTransformer
@@ -38,6 +38,7 @@ from torch.nn.functional import normalize
 from banyan_hf.encoding import encode
 from banyan_hf.evaluation.suites import SEMREL
 from banyan_hf.persistence import load_encoder
+from banyan_hf.training.recipe import Recipe
 
 WORDS = (8, 30)
 RANKS = [0, *(2**k for k in range(12))]  # of the neighbour: the nearest, then ever farther ones
@@ -62,18 +63,19 @@ def judged_pairs(vectors: Tensor) -> Tensor:
     return torch.tensor(sorted(pairs)).T.flatten()  # (2n,), the halves that `cosines` compares
 
 
-def judged_row(code: str, text: Path, work: Path, judge: SentenceTransformer, number: int) -> dict[str, Any]:
+def judged_row(code: str, text: Path, work: Path, seed: int, judge: SentenceTransformer, number: int) -> dict[str, Any]:
+    folder = model_folder(work, code, seed)
     sentences = sample(text, number)
     prompted = judge.encode(sentences, prompt="query: ", batch_size=64, convert_to_tensor=True, show_progress_bar=True)
     pairs = judged_pairs(prompted)
     judgement = cosines(prompted[pairs])
-    model, tokenizer = load_encoder(str(work / code))
+    model, tokenizer = load_encoder(str(folder))
     root = cosines(encode(sentences, model, tokenizer)[pairs])
     model.embeddings.weight.data = CONTROLS["both"](model.embeddings.weight.data)
     model.config.pooling = "mean"
     overlap = cosines(encode(sentences, model, tokenizer)[pairs])
-    cut, passes = words_cutter(), word2vec_passes(training_cost(work / code))
-    vectors, words = word2vec(text, cut, work / "word2vec" / code, "words", passes=passes), cut(sentences)
+    cut, passes = words_cutter(), word2vec_passes(training_cost(folder))
+    vectors, words = word2vec(text, cut, work / "word2vec" / code, "words", passes=passes, seed=seed), cut(sentences)
     plain, sif = (cosines(sentence_vectors(vectors, words, pooling)[pairs]) for pooling in ("mean", "SIF mean"))
     low, high = interval(root, plain, judgement)
     of_root, of_word2vec = correlation(root, judgement), correlation(plain, judgement)
@@ -88,21 +90,26 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--languages", nargs="+", default=list(SEMREL), choices=list(SEMREL))
     arguments.add_argument("--work", type=Path, default=Path("out/languages"), help="where banyan_languages.py trained")
+    arguments.add_argument("--seed", type=int, default=0, help="which of the trained models")
     arguments.add_argument("--sentences", type=int, default=6000)
     args = arguments.parse_args()
     data = data_folder()
     if (judge_folder := encoder_folder("e5-multilingual")) is None:
         sys.exit(1)
-    if missing := [code for code in args.languages if not (args.work / code / "cost.json").is_file()]:
+    recipe = Recipe.named("lang", seed=args.seed)
+    missing = [code for code in args.languages if not is_trained(model_folder(args.work, code, args.seed), recipe)]
+    if missing:
         sys.exit(
-            f"{args.work} holds no trained {', '.join(missing)}: run banyan_languages.py --work {args.work} first."
+            f"{args.work} holds no trained {', '.join(missing)} of seed {args.seed}: run banyan_languages.py "
+            f"--work {args.work} --seeds {args.seed} first."
         )
     judge = SentenceTransformer(str(judge_folder), device="cpu", trust_remote_code=True)
     rows = [
-        judged_row(code, data / "text" / f"{code}.txt.gz", args.work, judge, args.sentences) for code in args.languages
+        judged_row(code, data / "text" / f"{code}.txt.gz", args.work, args.seed, judge, args.sentences)
+        for code in args.languages
     ]
     print_table(rows)
-    save(args.output, judge=judge_folder.name, words=WORDS, ranks=RANKS, rows=rows)
+    save(args.output, seed=args.seed, judge=judge_folder.name, words=WORDS, ranks=RANKS, rows=rows)
 
 
 if __name__ == "__main__":

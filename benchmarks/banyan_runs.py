@@ -71,16 +71,17 @@ def equal_lengths(table: Tensor) -> Tensor:
     return normalize(table, dim=1)  # (V, D)
 
 
-def correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman x 100."""
-    return 100 * float(spearmanr(x, y).statistic)
+def correlation(found: np.ndarray, gold: np.ndarray) -> float:
+    """Spearman x 100; `found` (pairs,), or (seeds, pairs): then the mean of the seeds'."""
+    of_seeds = [100 * float(spearmanr(one, gold).statistic) for one in np.atleast_2d(found)]
+    return sum(of_seeds) / len(of_seeds)
 
 
 def interval(ours: np.ndarray, other: np.ndarray, gold: np.ndarray, samples: int = 1000) -> tuple[float, float]:
-    """95 % of the difference of two models' correlations with the human scores, over bootstrap samples of pairs."""
+    """95 % of the difference of two models' `correlation` with the human scores, over bootstrap samples of pairs."""
     rng, n = np.random.default_rng(0), len(gold)
     draws = (rng.integers(n, size=n) for _ in range(samples))
-    found = [correlation(ours[d], gold[d]) - correlation(other[d], gold[d]) for d in draws]
+    found = [correlation(ours[..., d], gold[d]) - correlation(other[..., d], gold[d]) for d in draws]
     return float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))
 
 

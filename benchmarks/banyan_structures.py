@@ -64,15 +64,20 @@ WAYS: dict[str, list[tuple[str, str]]] = {
 }
 
 
-def kernels_with(name: str, changes: list[tuple[str, str]], folder: Path) -> ModuleType:
-    """The package's kernels with lines of their source replaced; numba compiles them as a module of their own."""
+def changed_source(changes: list[tuple[str, str]]) -> str:
+    """The package's kernels with lines of their source replaced."""
     source = Path(kernels.__file__).read_text(encoding="utf-8")
     for old, new in changes:
         if source.count(old) != 1:
             raise SystemExit(f"kernels.py has {source.count(old)} times {old!r}: bring this script up to date.")
         source = source.replace(old, new)
-    path = folder / f"kernels_{name.replace('-', '_')}.py"
-    path.write_text(source.replace("from .", "from banyan_hf.model."), encoding="utf-8")
+    return source.replace("from .", "from banyan_hf.model.")
+
+
+def kernels_of(way: str, folder: Path) -> ModuleType:
+    """The kernels that choose merges in this way; numba compiles them as a module of their own."""
+    path = folder / f"kernels_{way.replace('-', '_')}.py"
+    path.write_text(changed_source(WAYS[way]), encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -98,7 +103,7 @@ def main() -> None:
 
     rows: list[dict[str, Any]] = []
     for way in args.ways:
-        numba_backend.kernels = kernels_with(way, WAYS[way], work)
+        numba_backend.kernels = kernels_of(way, work)
         folder, cpu = work / way, time.process_time()
         recipe = Recipe(epochs=ONLY_MIN_STEPS, min_steps=args.steps, seed=args.seed)
         # All ways share the tokenizer of the first; the output layer, which the loss needs, is in the checkpoint only.
