@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from types import ModuleType
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
 
 @pytest.fixture
 def script(monkeypatch):
-    """Import a script by name, as Python does that runs it in its folder."""
+    """Import a script by name, as Python does that runs it in its folder; what it sets in the environment is undone."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
     def load(name: str) -> ModuleType:
@@ -26,7 +28,8 @@ def script(monkeypatch):
                 raise
             pytest.skip("gensim is not installed")
 
-    return load
+    with patch.dict(os.environ):
+        yield load
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
