@@ -32,7 +32,7 @@ from banyan_common import data_folder, parser, print_table, save
 from banyan_runs import ONLY_MIN_STEPS, first_words, mean_loss, pooling_scores
 
 from banyan_hf.evaluation.sts import read_pairs
-from banyan_hf.model import kernels, numba_backend
+from banyan_hf.model import numba_backend, numba_kernels
 from banyan_hf.persistence import load_encoder
 from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
@@ -66,10 +66,10 @@ WAYS: dict[str, list[tuple[str, str]]] = {
 
 def changed_source(changes: list[tuple[str, str]]) -> str:
     """The package's kernels with lines of their source replaced."""
-    source = Path(kernels.__file__).read_text(encoding="utf-8")
+    source = Path(numba_kernels.__file__).read_text(encoding="utf-8")
     for old, new in changes:
         if source.count(old) != 1:
-            raise SystemExit(f"kernels.py has {source.count(old)} times {old!r}: bring this script up to date.")
+            raise SystemExit(f"numba_kernels.py has {source.count(old)} times {old!r}: bring this script up to date.")
         source = source.replace(old, new)
     return source.replace("from .", "from banyan_hf.model.")
 

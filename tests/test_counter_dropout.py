@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import BACKENDS, pad, small_model
 
-from banyan_hf.model import kernels
+from banyan_hf.model import numba_kernels as kernels
 from banyan_hf.model.counter_dropout import BLOCK, LANES, CounterDropout, leaf_keys, mix, pair_keys
 
 

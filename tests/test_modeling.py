@@ -285,7 +285,7 @@ def test_bad_ids_are_refused_by_the_fast_path(backend, ids, words):
 
 @torch.inference_mode()
 def test_the_fast_path_refuses_before_it_encodes(monkeypatch):
-    monkeypatch.setattr("banyan_hf.model.kernels.encode", None)
+    monkeypatch.setattr("banyan_hf.model.numba_kernels.encode", None)
     with pytest.raises(ValueError, match="9 tokens"):
         tiny(max_position_embeddings=6, backend="numba").eval().get_text_features(torch.ones(1, 9, dtype=torch.int64))
 

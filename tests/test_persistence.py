@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -51,3 +53,11 @@ def test_pack_refuses(trained, tmp_path):
     with pytest.raises(ValueError, match="1000, more than 8 bits"):
         pack(tmp_path / "wide", tmp_path / "new", bits=8)
     assert not (tmp_path / "new").exists()
+
+
+def test_python_may_start_inside_the_folder(trained):
+    """Then the folder comes before all packages: none of its files may have the name of one that somebody imports."""
+    lines = "import sentence_transformers; from transformers import AutoModel; AutoModel.from_pretrained('.')"
+    command = [sys.executable, "-c", "import banyan_hf; " + lines]
+    done = subprocess.run(command, cwd=trained.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@
 
 A node's *key* is a hash of what the node is: of its token for a leaf, of its children's keys for a composed node.
 Equal nodes therefore get equal masks, wherever they stand in the batch and whichever backend makes them; the backward
-pass of `kernels.py` makes them again; and a resumed run, which restores torch's generator, repeats them exactly.
+pass of `numba_kernels.py` makes them again; and a resumed run, which restores torch's generator, repeats them exactly.
 
 The hash is SplitMix64's finaliser (Steele et al. 2014), on int64 tensors with wrap-around.
 """

@@ -1,7 +1,7 @@
 """Compose and decompose: the equations that carry vectors up and down a graph.
 
 `Compose` and `Decompose` hold the learned numbers; `upward` and `downward` apply them to every node of an
-`EntangledGraph`, a level at a time, in plain differentiable torch. `kernels.py` has the same two passes for CPUs.
+`EntangledGraph`, a level at a time, in plain differentiable torch. `numba_kernels.py` has the same two passes for CPUs.
 """
 
 from __future__ import annotations

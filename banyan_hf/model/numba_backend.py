@@ -1,4 +1,4 @@
-"""The CPU backend: `kernels.py` on torch's own memory, made differentiable.
+"""The CPU backend: `numba_kernels.py` on torch's own memory, made differentiable.
 
 Importing this file needs numba; `modeling_banyan.py` falls back to torch without it.
 """
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import kernels
+from . import numba_kernels as kernels
 from .counter_dropout import CounterDropout, leaf_keys
 from .graph import EntangledGraph
-from .kernels import BLOCK, STRUCTURES
+from .numba_kernels import BLOCK, STRUCTURES
 
 
 def _dropout_arguments(dropout: CounterDropout | None, dtype: torch.dtype) -> Callable[[int | slice], tuple[Any, ...]]:
