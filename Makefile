@@ -37,5 +37,5 @@ recipe-en: .venv/.installed  ## train and score the English model (needs $(DATA)
 		--eval-sts $(DATA)/eval/dev/sts16.csv
 	$(BIN)/python benchmarks/banyan_english.py --model out/english
 
-clean:  ## remove .venv and build outputs
-	rm -rf .venv build dist out results *.egg-info
+clean:  ## remove .venv and build outputs; trained models and scores (out/, results/) stay
+	rm -rf .venv build dist *.egg-info

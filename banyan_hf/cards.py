@@ -122,7 +122,8 @@ def banyan_card(
         dtypes = sorted({file.get_slice(key).get_dtype() for key in file.keys()})  # noqa: SIM118
     counts = {key: math.prod(shape) for key, shape in shapes.items()}
     tables = {key: n for key, n in counts.items() if "embeddings" in key or key.startswith("lm_head")}
-    run = Path(folder, RUN_FILE)
+    run_file = Path(folder, RUN_FILE)
+    run = json.loads(run_file.read_text(encoding="utf-8")) if run_file.is_file() else {}
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
@@ -137,7 +138,8 @@ def banyan_card(
         "n_table": sum(tables.values()),
         "dtypes": dtypes,
         "megabytes": Path(folder, "model.safetensors").stat().st_size / 1e6,
-        "recipe": json.loads(run.read_text(encoding="utf-8"))["recipe"] if run.is_file() else None,
+        "recipe": run.get("recipe"),
+        "result": run.get("result"),
         "scores": score_table(results),
     })  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -77,7 +78,7 @@ def encode_file(source: Path, target: Path, model: SentenceTransformer, *, batch
     """Encode every line of a text file into a .npy file, holding one batch at a time.
 
     Args:
-        source: UTF-8 text, one text a line.
+        source: UTF-8 text, one text a line, plain or .gz.
         target: written under a temporary name first, then renamed.
         model: any sentence-transformers model.
         batch_size: lines at a time.
@@ -88,21 +89,21 @@ def encode_file(source: Path, target: Path, model: SentenceTransformer, *, batch
     Raises:
         ValueError: the file is missing or empty.
     """
-    if not source.is_file():
-        raise ValueError(f"{source} is not a file; a text file with one text a line is needed.")
+    from .training.corpus import check_text_file
+
+    check_text_file(source)
+    opened = gzip.open if source.suffix == ".gz" else open
     try:
-        with source.open(encoding="utf-8") as file:
+        with opened(source, "rt", encoding="utf-8") as file:
             n_lines = sum(1 for _ in file)
     except UnicodeDecodeError as error:
         raise ValueError(f"{source} is not UTF-8 text ({error.reason} at byte {error.start}).") from error
-    if not n_lines:
-        raise ValueError(f"{source} is empty: there is nothing to encode.")
     if not target.parent.is_dir():
         raise ValueError(f"{target.parent}, the folder of the output, does not exist. Make it first.")
     shape = (n_lines, int(model.get_embedding_dimension() or 0))
     temporary = target.with_name(target.name + ".tmp")
     vectors = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
-    with source.open(encoding="utf-8") as file, tqdm(total=n_lines, unit="texts", desc="Encoding") as bar:
+    with opened(source, "rt", encoding="utf-8") as file, tqdm(total=n_lines, unit="texts", desc="Encoding") as bar:
         start = 0
         while lines := [line.rstrip("\n") for line in islice(file, batch_size)]:
             vectors[start : start + len(lines)] = model.encode(lines, batch_size=batch_size)
@@ -154,6 +155,8 @@ def encode_corpus(
     from .training.corpus import check_sources, load_texts
 
     check_sources(sources)
+    folder = folder.resolve()
+    open_encoder.cache_clear()  # the folder may hold another model now
     opened = open_encoder(model)
     provenance, dims = Provenance.of(opened), int(opened.get_embedding_dimension() or 0)
     texts = load_texts(sources, folder.with_name(f".{folder.name}-corpus"))

@@ -78,30 +78,41 @@ def train_tokenizer(
         >>> tokenizer("the CAT.").input_ids == tokenizer("the cat .").input_ids
         True
     """
+    check_vocabulary(vocab_size, word_power)
+    with tqdm(desc="Counting words", total=length, unit=" texts", disable=not show_progress) as bar:
+        counts = _count_words(texts, bar)
+    words = {word: max(1, round(count**word_power)) for word, count in counts.items()}
+    # Wikipedia holds thousands of letters seen once or twice; a tenth of the vocabulary is plenty for an alphabet.
+    n_letters = max(256, vocab_size // 10)
+    if kind == "unigram":
+        return _wrap(_dress(_train_unigram(words, vocab_size, min(n_letters, vocab_size // 2))), max_length)
+    tokenizer = _dress(Tokenizer(models.BPE(unk_token=UNKNOWN)))
+    alphabet = {SPACE, *_frequent_letters(words, n_letters)}
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL,
+        # All of it is named: the trainer's own choice among letters of equal frequency is another in each process.
+        initial_alphabet=sorted(alphabet),
+        limit_alphabet=len(alphabet),
+        show_progress=show_progress,
+    )
+    repeated = (" ".join([word] * count) for word, count in words.items())
+    tokenizer.train_from_iterator(repeated, trainer=trainer, length=len(words))
+    return _wrap(tokenizer, max_length)
+
+
+def check_vocabulary(vocab_size: int, word_power: float) -> None:
+    """Refuse what `train_tokenizer` cannot do.
+
+    Raises:
+        ValueError: says which of the two is wrong.
+    """
     if vocab_size < 10:
         raise ValueError(f"vocab_size={vocab_size} leaves no room for subwords; 8,000 to 32,000 is usual.")
     if not 0 <= word_power <= 1:
         raise ValueError(
             f"word_power={word_power} must lie between 0 (every word counts once) and 1 (as often as found)."
         )
-    # Wikipedia holds thousands of letters seen once or twice; a tenth of the vocabulary is plenty for an alphabet.
-    alphabet = max(256, vocab_size // 10)
-    if kind == "unigram" or word_power != 1:
-        with tqdm(desc="Counting words", total=length, unit=" texts", disable=not show_progress) as bar:
-            counts = _count_words(texts, bar)
-        words = {word: max(1, round(count**word_power)) for word, count in counts.items()}
-        if kind == "unigram":
-            return _wrap(_dress(_train_unigram(words, vocab_size, min(alphabet, vocab_size // 2))), max_length)
-        texts, length = (" ".join([word] * count) for word, count in words.items()), len(words)
-    tokenizer = _dress(Tokenizer(models.BPE(unk_token=UNKNOWN)))
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=SPECIAL,
-        limit_alphabet=alphabet,
-        show_progress=show_progress,
-    )
-    tokenizer.train_from_iterator(texts, trainer=trainer, length=length)
-    return _wrap(tokenizer, max_length)
 
 
 def _dress(tokenizer: Tokenizer) -> Tokenizer:
@@ -132,6 +143,15 @@ def _count_words(texts: Iterable[str] | Iterable[list[str]], bar: tqdm) -> Count
     return words
 
 
+def _frequent_letters(words: dict[str, int], limit: int) -> list[str]:
+    """The most frequent letters first; of equally frequent ones, those that came first in the texts."""
+    letters: Counter[str] = Counter()
+    for word, count in words.items():
+        for letter in word:
+            letters[letter] += count
+    return [letter for letter, _ in letters.most_common(limit)]
+
+
 def unigram_trainer() -> Any:
     """The module that trains Unigram: the trainer of `tokenizers` gives another vocabulary each time.
 
@@ -148,17 +168,13 @@ def unigram_trainer() -> Any:
     return sentencepiece
 
 
-def _train_unigram(words: dict[str, int], vocab_size: int, alphabet: int) -> Tokenizer:
-    """Unigram pieces of words that were counted."""
+def _train_unigram(words: dict[str, int], vocab_size: int, n_letters: int) -> Tokenizer:
+    """Unigram pieces of words that were counted; words with rarer letters are left out."""
     sentencepiece = unigram_trainer()
     # Marks are left out: split off, each is "▁" and itself, and so many of these would make a lone "▁" so likely that
     # "▁lived" is pruned for "▁", "lived". They become pieces of their own afterwards.
-    marks = Counter({word: count for word, count in words.items() if _is_mark(word)}).most_common(alphabet // 2)
-    letters: Counter[str] = Counter()
-    for word, count in words.items():
-        for letter in word:
-            letters[letter] += count
-    known = {letter for letter, _ in letters.most_common(alphabet)}
+    marks = Counter({word: count for word, count in words.items() if _is_mark(word)}).most_common(n_letters // 2)
+    known = set(_frequent_letters(words, n_letters))
     model = io.BytesIO()
     # A word is a line, and sentencepiece's candidates are strings that stand before two different characters: every
     # piece is shared by words. With each word twice in its line (before a blank and before the end) "during" would stay
@@ -182,7 +198,7 @@ def _train_unigram(words: dict[str, int], vocab_size: int, alphabet: int) -> Tok
         )
     except RuntimeError as error:
         raise ValueError(
-            f"{len(words):,} different words in {len(letters):,} letters give no Unigram vocabulary of {vocab_size:,} "
+            f"{len(words):,} different words of {len(known):,} letters give no Unigram vocabulary of {vocab_size:,} "
             f"pieces ({error}). Give more text, another vocabulary size, or take the kind 'bpe'."
         ) from error
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())

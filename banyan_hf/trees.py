@@ -102,27 +102,30 @@ class Tree:
         return drawing
 
 
-def parse(texts: Sequence[str], model: BanyanModel, tokenizer: PreTrainedTokenizerBase) -> list[Tree]:
+def parse(
+    texts: Sequence[str], model: BanyanModel, tokenizer: PreTrainedTokenizerBase, *, batch_size: int = 256
+) -> list[Tree]:
     """Induce the tree of each text.
 
     Args:
         texts: any number of strings; a long one is truncated as for encoding.
         model: of any mode; it is parsed in evaluation mode.
         tokenizer: the model's own.
+        batch_size: texts at a time; trees do not depend on it.
 
     Returns:
         One `Tree` per text; tokens are shown as in the vocabulary, without the mark that begins a word.
     """
     if isinstance(texts, str):
         raise ValueError("A list of texts is needed, not one string: parse([text], ...).")
-    if not texts:
-        return []
-    batch = tokenize_batch(texts, model, tokenizer)
-    with evaluating(model), torch.inference_mode():
-        merges = model(**batch, output_trees=True).trees  # (B, L-1, 2)
     trees = []
-    for ids, mask, rows in zip(batch["input_ids"], batch["attention_mask"].bool(), merges.tolist(), strict=True):
-        pieces = tokenizer.convert_ids_to_tokens(ids[mask].tolist())
-        tokens = tuple(piece.removeprefix(SPACE) or SPACE for piece in pieces)
-        trees.append(Tree(tokens, tuple((left, right) for left, right in rows if left >= 0)))
+    for start in range(0, len(texts), batch_size):
+        batch = tokenize_batch(texts[start : start + batch_size], model, tokenizer)
+        with evaluating(model), torch.inference_mode():
+            merges = model(**batch, output_trees=True).trees  # (B, L-1, 2)
+        real = batch["attention_mask"].bool() & (batch["input_ids"] != tokenizer.pad_token_id)
+        for ids, mask, rows in zip(batch["input_ids"], real, merges.tolist(), strict=True):
+            pieces = tokenizer.convert_ids_to_tokens(ids[mask].tolist())
+            tokens = tuple(piece.removeprefix(SPACE) or SPACE for piece in pieces)
+            trees.append(Tree(tokens, tuple((left, right) for left, right in rows if left >= 0)))
     return trees

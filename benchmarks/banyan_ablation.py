@@ -39,8 +39,8 @@ from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 
 COMMON: dict[str, Any] = {
-    "vocab_size": 10000, "max_tokens": 60, "span_tokens": 10, "dropout": 0.05, "negative_power": 0.75, "epochs": 1,
-    "batch_size": 128,
+    "tokenizer_kind": "bpe", "vocab_size": 10000, "max_tokens": 60, "span_tokens": 10, "dropout": 0.05,
+    "token_dropout": 0.0, "negative_power": 0.75, "epochs": 1, "batch_size": 128,
 }  # fmt: skip
 CONTRASTIVE = {"objective": "contrastive", "batch_size": 32, "learning_rate": 1e-3}
 WIDE = {"num_channels": 16}  # K=16, U=16

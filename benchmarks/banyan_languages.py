@@ -68,7 +68,6 @@ CONTROLS = {
     "random directions": random_directions,
     "both": lambda table: equal_lengths(random_directions(table)),
 }
-BATCH_SIZE = Recipe.named("lang").batch_size
 
 
 def model_folder(work: Path, code: str, seed: int) -> Path:
@@ -85,13 +84,9 @@ def is_trained(folder: Path, recipe: Recipe) -> bool:
 
 
 def train_language(text: Path, folder: Path, recipe: Recipe) -> None:
-    """Train, or go on, or do nothing; what it cost is written beside the model."""
-    if is_trained(folder, recipe):
-        return
-    result = train([str(text)], folder, recipe=recipe, resume=(folder / "run.json").exists())
-    sentences = len(result.corpus.sentences)
-    cost = {"seconds": result.seconds, "steps": result.steps, "passes": result.steps * BATCH_SIZE / sentences}
-    (folder / "cost.json").write_text(json.dumps(cost), encoding="utf-8")
+    """Train, or go on, or do nothing."""
+    if not is_trained(folder, recipe):
+        train([str(text)], folder, recipe=recipe, resume=(folder / "run.json").exists())
 
 
 def held_out_losses(text: Path, folder: Path, steps: list[int], recipe: Recipe) -> dict[int, float]:
@@ -117,7 +112,7 @@ def held_out_losses(text: Path, folder: Path, steps: list[int], recipe: Recipe) 
 
 def training_cost(folder: Path) -> dict[str, Any]:
     """What training the Banyan in `folder` took: seconds, steps, passes."""
-    return json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+    return json.loads((folder / "run.json").read_text(encoding="utf-8"))["result"]
 
 
 def word2vec_passes(cost: dict[str, Any]) -> int:

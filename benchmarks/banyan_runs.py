@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +21,14 @@ from banyan_hf.encoding import encode, tokenize_batch
 from banyan_hf.evaluation.sts import SentencePairs, spearman
 from banyan_hf.model.modeling_banyan import BanyanForPreTraining
 from banyan_hf.persistence import default_model, load_encoder
+from banyan_hf.training.recipe import Recipe
 
 POOLINGS = ("root", "mean", "root_mean")
 HELD_OUT_BATCH = 256
+# The paper's model and tokenizer, whole sentences, uniform negatives: what speed and structures were measured with.
+PLAIN = replace(
+    Recipe.named("paper"), num_negatives=1000, epochs=3, batch_size=256, learning_rate=5e-3, schedule="linear"
+)
 ONLY_MIN_STEPS = 1e-9  # epochs of a recipe whose `min_steps` alone says how long it trains
 
 

@@ -23,17 +23,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from banyan_common import data_folder, parser, print_table, save
-from banyan_runs import pooling_scores
+from banyan_runs import PLAIN, pooling_scores
 from banyan_training_speed import Batch, Stepper, make_batches, make_tokenizer
 
 from banyan_hf.evaluation.sts import read_pairs
-from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 
 # name -> what differs from the full configuration: fields of the recipe, backend, optimiser
@@ -55,7 +55,7 @@ def speed(batches: Sequence[Batch], vocab_size: int, changes: dict[str, Any]) ->
     """Tokens per CPU second of training steps; the first one, which compiles, is not counted."""
     fields = {name: changes[name] for name in ("num_negatives", "dropout") if name in changes}
     options = {name: changes[name] for name in ("backend", "fused") if name in changes}
-    stepper = Stepper(vocab_size, Recipe(**fields), **options)
+    stepper = Stepper(vocab_size, replace(PLAIN, **fields), **options)
     if changes.get("down"):
         encoder = stepper.model.banyan
         encoder.entangle = partial(_with_all_nodes, encoder.entangle)  # type: ignore[method-assign]
@@ -77,7 +77,7 @@ def equal_time(minutes: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, negatives in LOSSES.items():
         with tempfile.TemporaryDirectory() as scratch:
-            recipe = Recipe(num_negatives=negatives, epochs=1000, max_minutes=minutes)
+            recipe = replace(PLAIN, num_negatives=negatives, epochs=1000, max_minutes=minutes)
             result = train([str(data_folder() / "text" / "en.txt.gz")], Path(scratch, "run"), recipe=recipe)
             scores = pooling_scores(result.folder, [pairs])
         shown = {f"sts16 {pooling}": scores[pooling] for pooling in ("root", "mean")}

@@ -24,17 +24,17 @@ import gzip
 import importlib.util
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from banyan_common import data_folder, parser, print_table, save
-from banyan_runs import ONLY_MIN_STEPS, first_words, mean_loss, pooling_scores
+from banyan_runs import ONLY_MIN_STEPS, PLAIN, first_words, mean_loss, pooling_scores
 
 from banyan_hf.evaluation.sts import read_pairs
 from banyan_hf.model import numba_backend, numba_kernels
 from banyan_hf.persistence import load_encoder
-from banyan_hf.training.recipe import Recipe
 from banyan_hf.training.run import train
 from banyan_hf.trees import parse
 
@@ -105,7 +105,7 @@ def main() -> None:
     for way in args.ways:
         numba_backend.kernels = kernels_of(way, work)
         folder, cpu = work / way, time.process_time()
-        recipe = Recipe(epochs=ONLY_MIN_STEPS, min_steps=args.steps, seed=args.seed)
+        recipe = replace(PLAIN, epochs=ONLY_MIN_STEPS, min_steps=args.steps, seed=args.seed)
         # All ways share the tokenizer of the first; the output layer, which the loss needs, is in the checkpoint only.
         first = work / args.ways[0]
         tokenizer = str(first) if (first / "config.json").exists() else None

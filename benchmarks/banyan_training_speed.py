@@ -29,12 +29,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from banyan_common import data_folder, parser, print_table, save
+from banyan_runs import PLAIN
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from banyan_hf.model import induction, numba_backend
@@ -94,7 +96,7 @@ def training_rows(batches: Sequence[Batch], vocab_size: int, *, quick: bool) -> 
         for loss, negatives in LOSSES.items():
             for threads in (1,) if quick else (1, 2):
                 torch.set_num_threads(threads)
-                stepper = Stepper(vocab_size, Recipe(num_negatives=negatives), backend=backend)
+                stepper = Stepper(vocab_size, replace(PLAIN, num_negatives=negatives), backend=backend)
                 stepper.step(batches[0])
                 cheap = backend == "numba" and negatives is not None
                 used = batches[1:] if cheap else batches[1:4]
@@ -121,7 +123,7 @@ def training_rows(batches: Sequence[Batch], vocab_size: int, *, quick: bool) -> 
 def induction_rows(*, quick: bool, sentences: int = 512, length: int = 128) -> list[dict[str, Any]]:
     """Trees alone, from random token ids of the whole vocabulary."""
     torch.set_num_threads(1)
-    stepper = Stepper(25000, Recipe(num_negatives=1000))
+    stepper = Stepper(25000, PLAIN)
     model = stepper.model.banyan
     tokens = torch.randint(25000, (sentences * length,))
     offsets = torch.arange(0, sentences * length + 1, length)
@@ -170,7 +172,7 @@ def memory_case() -> None:
     """The process that `memory_rows` starts: prints the growth of one step as JSON."""
     case = json.loads(sys.stdin.read())
     torch.set_num_threads(2)
-    stepper = Stepper(case["vocab_size"], Recipe(num_negatives=case["negatives"]), backend=case["backend"])
+    stepper = Stepper(case["vocab_size"], replace(PLAIN, num_negatives=case["negatives"]), backend=case["backend"])
     stepper.step(case["rows"][:8])  # compiles, and makes Adam's state
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far (VmHWM) becomes the present size
     before = _status("VmRSS")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from support import grammar_sentences
-from transformers import BertConfig
+from transformers import AutoConfig, BertConfig
 
 from banyan_hf.evaluation.sts import read_pairs, spearman
 from banyan_hf.persistence import load_encoder
@@ -81,6 +83,10 @@ class TestUse:
         lines = text.read_text().splitlines()
         assert np.array_equal(np.load(target), SentenceTransformer(str(model), device="cpu").encode(lines))
         assert not list(tmp_path.glob("*.tmp"))
+        with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
+            file.write(text.read_text())
+        assert cli("encode", tmp_path / "text.txt.gz", "-o", tmp_path / "again.npy", "-m", model)[0] == 0
+        assert np.array_equal(np.load(tmp_path / "again.npy"), np.load(target))
 
     def test_encode_keeps_lines_and_rows_together(self, cli, model, tmp_path):
         source, target = tmp_path / "odd.txt", tmp_path / "v.npy"
@@ -149,6 +155,26 @@ class TestBadText:
     )
     def test_settings(self, cli, text, tmp_path, options, words):
         refused(cli("train", text, "-o", tmp_path / "m", *TINY, *options), *words)
+        assert not (tmp_path / "m").exists()
+
+    def test_sentences_longer_than_the_usual_limit(self, cli, text, model, tmp_path):
+        with text.open("a") as file:
+            file.write("the old cat sleeps. " * 120 + "\n")
+        options = [*TINY, "--max-tokens", 700]
+        code, printed = cli("train", text, "-o", tmp_path / "m", *options)
+        assert code == 0, printed
+        assert AutoConfig.from_pretrained(tmp_path / "m").max_position_embeddings == 700
+        refused(cli("train", text, "-o", tmp_path / "k", *options, "--tokenizer", model), "max_tokens=700", "512")
+        assert not (tmp_path / "k").exists()
+
+    def test_development_sets_are_scored_after_the_last_step(self, cli, text, pairs, tmp_path):
+        code, printed = cli("train", text, "-o", tmp_path / "m", *TINY, "--eval-sts", pairs)
+        assert code == 0, printed
+        assert re.search(r"step \d+: pairs -?\d+\.\d\d", printed)
+        (tmp_path / "other").mkdir()
+        shutil.copy(pairs, tmp_path / "other")
+        both = ["--eval-sts", pairs, "--eval-sts", tmp_path / "other" / pairs.name]
+        refused(cli("train", text, "-o", tmp_path / "k", *TINY, *both), "same name")
 
     def test_typed_options(self, cli, text, tmp_path):
         code, printed = cli("train", text, "-o", tmp_path / "m", "--epochs", "many")
@@ -183,10 +209,21 @@ class TestOutputFolder:
         run = tmp_path / "m"
         run.mkdir()
         shutil.copy(model / "run.json", run)
+        (run / "checkpoints/checkpoint-5").mkdir(parents=True)
+        (run / "checkpoints/checkpoint-5/trainer_state.json").write_text('{"global_step": 5}')
         before = contents(run)
         refused(cli("train", text, "-o", run, *TINY), "unfinished run", "--resume")
         refused(cli("train", text, "-o", run, *TINY, "--resume"), "hidden_size: 32 then, 16 now", "sources")
         assert contents(run) == before
+
+    def test_settings_may_be_mended_before_the_first_checkpoint(self, cli, text, tmp_path):
+        """A mistake that only the text shows is made in a folder that is claimed already."""
+        run = tmp_path / "m"
+        refused(cli("train", text, "-o", run, *TINY, "--min-tokens", 90, "--max-tokens", 99), "90 to 99 tokens")
+        refused(cli("train", text, "-o", run, *TINY), "unfinished run", "--resume")
+        code, printed = cli("train", text, "-o", run, *TINY, "--resume")
+        assert code == 0, printed
+        assert json.loads((run / "run.json").read_text())["recipe"]["min_tokens"] == 4
 
     def test_damaged_record(self, cli, text, tmp_path):
         run = tmp_path / "m"
@@ -231,6 +268,9 @@ class TestBadFiles:
             ("sent1,sent2\nx,y\n", ["score is missing"]),
             (CSV + "x,y,high\n", ["line 5", "'high'"]),
             (CSV + "x,y\n", ["line 5"]),
+            ("score,sent1,sent2\n1,a,b\n2,a\n", ["line 3", "fewer fields"]),
+            (CSV + '"x\nx",y,1\nx,y,high\n', ["line 7", "'high'"]),
+            ("sent1,sent2,score\nx,y,1\nx,z,1\n", ["every pair the score 1.0"]),
             (CSV + "x,y,nan\n", ["line 5", "nan"]),
             ("sent1,sent2,score\nx,y,1\n", ["1 pairs"]),
         ],

@@ -17,8 +17,8 @@ from accelerate import PartialState
 from support import ROOT, TINY, grammar_sentences
 
 from banyan_hf import BanyanForPreTraining
-from banyan_hf.training.run import train
-from banyan_hf.training.trainer import last_complete_checkpoint, processes
+from banyan_hf.training.run import last_complete_checkpoint, train
+from banyan_hf.training.trainer import processes
 
 # Nothing random, so that what is left is the order in which floats are added.
 PLAIN = replace(TINY, epochs=6, batch_size=8, dropout=0.0, num_negatives=None, learning_rate=0.01)

@@ -50,6 +50,7 @@ def test_template_with_everything(trained, results):
     for words in (
         'SentenceTransformer("me/model", trust_remote_code=True)', "| root | 52.18 | 64.03 | 58.10 |",
         "| b | 1.00 | 2.00 | 1.50 |", "32 numbers, compared by cosine", "learning rate 0.02", "batches of 32",
+        f"{trained.steps:,} steps ({trained.passes:.1f} passes over 600 sentences",
     ):  # fmt: skip
         assert words in card.text, words
     config = SentenceTransformer(str(trained.folder), device="cpu")[0].auto_model

@@ -236,6 +236,35 @@ def test_token_dropout_hides_whole_tokens_in_training_only(backend):
     assert bool((gradient[~hidden] != 0).any(dim=1).all())
 
 
+def test_processes_hide_the_same_tokens_and_go_on_drawing_alike(backend):
+    """Their sentences differ, and so does the number of tokens in them."""
+    model = small_model(backend=backend, token_dropout=0.5, dropout=0.1, vocab_size=200)
+    model.train()
+    hidden, drawn = [], []
+    for batch in (torch.arange(100).reshape(10, 10), torch.arange(50, 200).reshape(10, 15)):
+        torch.manual_seed(0)
+        graph, up, _ = model.banyan.entangle(batch)
+        gone = (up[: graph.n_leaves] == 0).all(dim=1)
+        hidden.append(dict(zip(graph.leaf_tokens.tolist(), gone.tolist(), strict=True)))
+        drawn.append(float(torch.rand(())))
+    assert drawn[0] == drawn[1]
+    both = range(50, 100)
+    assert [hidden[0][token] for token in both] == [hidden[1][token] for token in both]
+    assert 10 < sum(hidden[0][token] for token in both) < 40
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_torch_compile_changes_nothing(backend):
+    model, (ids, mask) = small_model(backend=backend).banyan, pad(AWKWARD)
+    compiled = torch.compile(model, dynamic=True, backend="eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(ids, mask).pooler_output, model(ids, mask).pooler_output)
+        assert torch.equal(compiled(ids[:, :3], mask[:, :3])[0], model(ids[:, :3], mask[:, :3])[0])
+    compiled.train()
+    compiled(ids, mask).pooler_output.sum().backward()
+    assert float(model.embeddings.weight.grad.abs().sum()) > 0
+
+
 def test_encoder_can_be_fine_tuned(backend):
     model = small_model(backend=backend).banyan.train()
     model.get_text_features(*pad(AWKWARD)).pooler_output.square().sum().backward()

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from banyan_hf import BanyanForPreTraining, BanyanModel
 from banyan_hf.encoding import encode
 
-TEXTS = [*grammar_sentences(40, seed=9), "", "cat", "the old cat sleeps"]
+TEXTS = [*grammar_sentences(40, seed=9), "", "cat", "the old cat sleeps", "the <pad> cat", "<pad>"]
 
 
 @pytest.fixture(scope="module")

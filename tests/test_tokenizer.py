@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -194,3 +196,22 @@ def test_not_a_sentencepiece_file(tmp_path, content):
         convert_sentencepiece(path)
     with pytest.raises(ValueError, match=r"none\.model"):
         convert_sentencepiece(tmp_path / "none.model")
+
+
+TRAIN = """
+import json, sys
+from banyan_hf.tokenizer import train_tokenizer
+letters = [chr(0x4E00 + i) for i in range(900)]  # each as frequent as any other, and more than are kept
+text = [" ".join(letters[i : i + 4]) + " the cat sat" for i in range(900)]
+tokenizer = train_tokenizer(text, 400, kind=sys.argv[1], show_progress=False)
+print(json.dumps(sorted(tokenizer.get_vocab().items())))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_process_trains_the_same(kind):
+    """Also where letters of equal frequency compete: hash tables have another order in each process."""
+    command = [sys.executable, "-c", TRAIN, kind]
+    vocabularies = {subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(vocabularies) == 1
+    assert len(json.loads(vocabularies.pop())) > 200

@@ -21,8 +21,7 @@ from banyan_hf import BanyanConfig, BanyanForPreTraining
 from banyan_hf.model.objectives import cross_entropy
 from banyan_hf.training.corpus import collate
 from banyan_hf.training.recipe import Recipe
-from banyan_hf.training.run import train
-from banyan_hf.training.trainer import last_complete_checkpoint
+from banyan_hf.training.run import last_complete_checkpoint, train
 
 
 def held_out(folder, n=320, batch_size=32):
@@ -73,8 +72,11 @@ def test_result_and_files(trained):
     assert {"config.json", "model.safetensors", "modules.json", "tokenizer.json", "run.json"} <= {
         path.name for path in folder.iterdir()
     }
-    assert trained.steps == math.ceil(len(trained.corpus.sentences) / TINY.batch_size) * TINY.epochs
+    assert trained.steps == math.ceil(trained.sentences / TINY.batch_size) * TINY.epochs
     assert trained.tokens_per_second > 0
+    assert trained.passes == pytest.approx(TINY.epochs, rel=0.05)
+    result = json.loads((folder / "run.json").read_text())["result"]
+    assert (result["steps"], result["passes"], result["tokens"]) == (trained.steps, trained.passes, trained.tokens)
     assert not (folder / "checkpoints/corpus").exists()
     assert not [name for name in load_file(folder / "model.safetensors") if name.startswith(("banyan.", "lm_head"))]
 
@@ -197,7 +199,7 @@ def test_a_small_text_is_read_more_often(text, tmp_path):
     recipe = replace(SMALL, epochs=0.1, min_steps=13)
     assert train([text], tmp_path / "more", recipe=recipe, say=lambda line: None).steps == 13
     enough = train([text], tmp_path / "enough", recipe=replace(recipe, epochs=2), say=lambda line: None)
-    assert enough.steps == 2 * math.ceil(len(enough.corpus.sentences) / SMALL.batch_size) > 13
+    assert enough.steps == 2 * math.ceil(enough.sentences / SMALL.batch_size) > 13
     assert Recipe.named("lang").min_steps == 2000
     assert Recipe.named("lang", epochs=2).min_steps is None
 
@@ -248,7 +250,28 @@ class TestRecipe:
         with pytest.raises(ValueError, match=f"(?s){words}"):
             Recipe.named(str(path))
 
-    def test_fields_are_those_of_the_config(self):
-        config = BanyanConfig()
-        shared = [name for name in Recipe().to_dict() if hasattr(config, name) and name != "num_negatives"]
-        assert {name: getattr(Recipe(), name) for name in shared} == {name: getattr(config, name) for name in shared}
+    def test_what_a_file_does_not_name_is_as_in_the_default_recipe(self, tmp_path):
+        path = tmp_path / "recipe.yaml"
+        path.write_text("epochs: 1")
+        assert Recipe.named(str(path)) == Recipe(epochs=1) == Recipe.named("default", epochs=1)
+        assert Recipe.named("default") == Recipe()
+
+    def test_the_papers_recipe_is_the_papers_model(self):
+        config, recipe = BanyanConfig(), Recipe.named("paper")
+        shared = [name for name in recipe.to_dict() if hasattr(config, name)]
+        assert len(shared) == 10
+        assert {name: getattr(recipe, name) for name in shared} == {name: getattr(config, name) for name in shared}
+
+    @pytest.mark.parametrize(
+        ("fields", "words"),
+        [
+            ({"dropout": 1.5}, "dropout=1.5"), ({"token_dropout": -1}, "token_dropout=-1"),
+            ({"num_negatives": -5}, "num_negatives=-5"), ({"hidden_size": "256"}, "hidden_size"),
+            ({"composition": "x"}, "composition"), ({"vocab_size": 3}, "vocab_size=3"), ({"epochs": math.inf}, "inf"),
+            ({"negative_power": -1}, "negative_power=-1"), ({"learning_rate": "5e-3"}, "5.0e-3"),
+            ({"hidden_size": 10, "num_channels": 4}, "hidden_size=10.*num_channels=4"),
+        ],
+    )  # fmt: skip
+    def test_bad_fields(self, fields, words):
+        with pytest.raises(ValueError, match=f"(?s){words}"):
+            Recipe(**fields)

@@ -67,6 +67,14 @@ class TestParse:
             assert "".join(tree.tokens) == text.replace(" ", "")
             assert len(tree.merges) == len(tree.tokens) - 1
 
+    def test_batches(self, encoder):
+        texts = grammar_sentences(7, seed=8)
+        assert parse(texts, *encoder, batch_size=3) == parse(texts, *encoder)
+
+    def test_a_text_that_spells_padding(self, encoder):
+        (tree,) = parse(["the <pad> cat"], *encoder)
+        assert str(tree) == "(the cat)"
+
     def test_little_text(self, encoder):
         assert parse([], *encoder) == []
         empty, one, both = parse(["", "cat", "cat ."], *encoder)

@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .sts import SentencePairs
+from .sts import SentencePairs, check_scores
 
 
 def read_lines(path: Path) -> list[str]:
@@ -36,7 +36,7 @@ def read_word_pairs(path: Path) -> SentencePairs:
     """`word TAB word TAB score` a line, as SimLex-999 and WordSim-353 come.
 
     Raises:
-        ValueError: a line has another shape, or a score is not a number.
+        ValueError: a line has another shape, a score is not a number, or all are equal.
     """
     rows = [(number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line]
     first, second, scores = [], [], []
@@ -46,8 +46,7 @@ def read_word_pairs(path: Path) -> SentencePairs:
         first.append(row[0])
         second.append(row[1])
         scores.append(score)
-    if len(rows) < 2:
-        raise ValueError(f"{path} holds {len(rows)} pair; a correlation needs at least 2.")
+    check_scores(path, scores)
     return SentencePairs(first, second, scores)
 
 

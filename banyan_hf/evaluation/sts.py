@@ -35,13 +35,13 @@ def read_pairs(path: str | os.PathLike) -> SentencePairs:
     """Read a CSV file with the columns sent1, sent2, score.
 
     Raises:
-        ValueError: the file is missing or empty, lacks a column, or a score is not a number.
+        ValueError: the file is missing or empty, lacks a column, a score is not a number, or all are equal.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path} is not a file. A CSV with the columns {', '.join(COLUMNS)} is expected.")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # a mark at the start, as Excel writes it, is no letter
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); a CSV is expected."
@@ -54,19 +54,33 @@ def read_pairs(path: str | os.PathLike) -> SentencePairs:
                 f"{path} has the columns {reader.fieldnames}, but {', '.join(missing)} is missing. "
                 f"Its first line must name {', '.join(COLUMNS)}."
             )
-        rows = list(reader)
-    if len(rows) < 2:
-        raise ValueError(f"{path} holds {len(rows)} pairs; a correlation needs at least 2.")
-    scores = []
-    for number, row in enumerate(rows, start=2):
-        try:
-            score = float(row["score"])
-        except (TypeError, ValueError):
-            score = math.nan
-        if not math.isfinite(score):
-            raise ValueError(f"{path}, line {number}: score {row['score']!r} is not a number.")
-        scores.append(score)
-    return SentencePairs([row["sent1"] for row in rows], [row["sent2"] for row in rows], scores)
+        first, second, scores = [], [], []
+        for row in reader:
+            try:
+                score = float(row["score"])
+            except (TypeError, ValueError):
+                score = math.nan
+            if not math.isfinite(score):
+                raise ValueError(f"{path}, line {reader.line_num}: score {row['score']!r} is not a number.")
+            if row["sent1"] is None or row["sent2"] is None:
+                raise ValueError(f"{path}, line {reader.line_num} has fewer fields than the first line names.")
+            first.append(row["sent1"])
+            second.append(row["sent2"])
+            scores.append(score)
+    check_scores(path, scores)
+    return SentencePairs(first, second, scores)
+
+
+def check_scores(path: Path, scores: list[float]) -> None:
+    """Refuse scores with which nothing correlates.
+
+    Raises:
+        ValueError: there are fewer than two, or all are equal.
+    """
+    if len(scores) < 2:
+        raise ValueError(f"{path} holds {len(scores)} pairs; a correlation needs at least 2.")
+    if len(set(scores)) == 1:
+        raise ValueError(f"{path} gives every pair the score {scores[0]}: nothing can correlate with that.")
 
 
 def spearman(encode: Callable[[list[str]], Tensor], pairs: SentencePairs) -> float:

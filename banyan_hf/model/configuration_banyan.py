@@ -35,7 +35,7 @@ class BanyanConfig(PreTrainedConfig):
         initializer_range: r; token vectors start uniform in (-r, r).
         max_position_embeddings: longest input, in tokens. The name is the one that sentence-transformers reads.
         backend: `"numba"` (CPU kernels), `"torch"` (any device), or `"auto"`: numba where it can, else torch.
-        pad_token_id: tokens with this id are padding when no attention mask is given. `None`: there is no such token.
+        pad_token_id: tokens with this id are padding, whatever a mask says. `None`: there is no such token.
 
     Raises:
         StrictDataclassFieldValidationError: a field has the wrong type.

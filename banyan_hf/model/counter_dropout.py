@@ -55,6 +55,17 @@ def pair_keys(left: Tensor, right: Tensor) -> Tensor:
     return mix(mix(left) + right)
 
 
+def hidden_leaves(keys: Tensor, *, probability: float, seed: int) -> Tensor:
+    """Which leaves are hidden as a whole, (n_leaves,) bool, from their keys: equal leaves alike.
+
+    Example:
+        >>> hidden = hidden_leaves(leaf_keys(torch.arange(40000)), probability=0.3, seed=3)
+        >>> round(float(hidden.double().mean()), 2)
+        0.3
+    """
+    return _shift_right(mix(keys ^ seed), 11).double() < probability * 2**53  # 53 bits: exact in float64
+
+
 def node_keys(graph: EntangledGraph, identity: Tensor) -> Tensor:
     """Keys of all nodes of a graph, (N,) int64, from the identities of its leaves."""
     keys = torch.cat([leaf_keys(identity), torch.zeros_like(graph.left)])

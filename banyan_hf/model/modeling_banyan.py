@@ -21,7 +21,7 @@ from transformers.utils import ModelOutput, logging
 
 from .code_files import AUTO_MAP, write_code_files
 from .configuration_banyan import BanyanConfig
-from .counter_dropout import CounterDropout, leaf_keys, node_keys
+from .counter_dropout import CounterDropout, hidden_leaves, leaf_keys, node_keys
 from .graph import EntangledGraph, entangle
 from .induction import induce
 from .message_passing import Compose, Decompose, LinearCompose, LinearDecompose, downward, upward
@@ -36,6 +36,8 @@ except ImportError:  # numba is optional: the torch backend does everything
     numba_backend = None  # type: ignore[assignment]
 
 logger = logging.get_logger(__name__)
+# torch.compile can follow neither numba nor loops whose length depends on values; it leaves these methods as they are.
+not_compiled = torch.compiler.disable
 
 
 @dataclass
@@ -186,6 +188,7 @@ class BanyanModel(BanyanPreTrainedModel):
         """Replace the token table."""
         self.embeddings = value  # type: ignore[assignment]
 
+    @not_compiled
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -198,8 +201,8 @@ class BanyanModel(BanyanPreTrainedModel):
 
         Args:
             input_ids: (B, L) int64 token ids.
-            attention_mask: (B, L), nonzero at real tokens, which may stand anywhere in a row. Without it every token
-                counts, except `config.pad_token_id`.
+            attention_mask: (B, L), nonzero at real tokens, which may stand anywhere in a row. Default: all. A token
+                `config.pad_token_id` never counts, so a text that spells "<pad>" has one vector by every route.
             inputs_embeds: (B, L, D) token vectors in place of `input_ids`.
             output_trees: also return the merges.
             return_dict: `False` for a plain tuple.
@@ -227,6 +230,7 @@ class BanyanModel(BanyanPreTrainedModel):
         use_dict = self.config.return_dict if return_dict is None else return_dict
         return output if use_dict else output.to_tuple()
 
+    @not_compiled
     def get_text_features(
         self, input_ids: Tensor | np.ndarray, attention_mask: Tensor | np.ndarray | None = None
     ) -> BanyanModelOutput:
@@ -261,6 +265,7 @@ class BanyanModel(BanyanPreTrainedModel):
         graph, up, _ = self._propagate(table, token_leaf, offsets, identity=identity, share=False, down="none")
         return BanyanModelOutput(pooler_output=self._pool(graph, up))
 
+    @not_compiled
     def entangle(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, *, down: str = "nodes"
     ) -> tuple[EntangledGraph, Tensor, Tensor]:
@@ -285,8 +290,10 @@ class BanyanModel(BanyanPreTrainedModel):
             identity = token_leaf
         leaves = self._compute_dtype(self.embeddings(leaf_tokens))  # (n_leaves, D)
         if self.training and self.config.token_dropout > 0:
-            shown = torch.rand(len(leaves)) >= self.config.token_dropout  # (n_leaves,)
-            leaves = leaves * shown.to(leaves.device)[:, None]
+            # One number is drawn, however many leaves there are: processes with other sentences go on drawing alike.
+            seed = int(torch.randint(2**62, ()))
+            hidden = hidden_leaves(leaf_keys(identity), probability=self.config.token_dropout, seed=seed)
+            leaves = leaves.masked_fill(hidden[:, None], 0.0)
         graph, up, below = self._propagate(
             leaves, token_leaf, offsets, identity=identity, share=self.config.entangled, down=down
         )
@@ -375,16 +382,16 @@ class BanyanModel(BanyanPreTrainedModel):
             )
         if len(shape) != 2:
             raise ValueError(f"input_ids must be (batch, length), not {tuple(shape)}. Is a batch dimension missing?")
-        if attention_mask is not None:
-            if attention_mask.shape != shape:
-                raise ValueError(
-                    f"attention_mask is {tuple(attention_mask.shape)} but the input is {tuple(shape)}: "
-                    "pass the mask that the tokenizer returned together with these ids."
-                )
-            return attention_mask.bool()
-        if input_ids is not None and (padding := self.config.pad_token_id) is not None:
-            return input_ids != padding
-        return torch.ones(shape, dtype=torch.bool, device=self.device)
+        if attention_mask is not None and attention_mask.shape != shape:
+            raise ValueError(
+                f"attention_mask is {tuple(attention_mask.shape)} but the input is {tuple(shape)}: "
+                "pass the mask that the tokenizer returned together with these ids."
+            )
+        no_padding = input_ids is None or self.config.pad_token_id is None
+        real = None if no_padding else input_ids != self.config.pad_token_id
+        if attention_mask is None:
+            return torch.ones(shape, dtype=torch.bool, device=self.device) if real is None else real
+        return attention_mask.bool() if real is None else attention_mask.bool() & real
 
     def _offsets(self, mask: Tensor) -> Tensor:
         """Where each sentence's tokens begin, (B+1,) int64; warns of full inputs once, and refuses longer ones."""

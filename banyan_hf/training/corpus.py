@@ -72,7 +72,7 @@ def check_sources(sources: Sequence[str]) -> None:
         raise ValueError("No text was given. Name one or more text files with one sentence a line.")
     if not _is_dataset_name(sources):
         for source in sources:
-            _check_text_file(Path(source))
+            check_text_file(Path(source))
 
 
 def _is_dataset_name(sources: Sequence[str]) -> bool:
@@ -92,7 +92,12 @@ def _load_from_hub(name: str, cache_dir: Path) -> Dataset:
     return dataset.select_columns("text")
 
 
-def _check_text_file(path: Path) -> None:
+def check_text_file(path: Path) -> None:
+    """Refuse a file that is missing, empty, damaged or binary, by its first bytes.
+
+    Raises:
+        ValueError: says what is wrong.
+    """
     if not path.is_file():
         raise ValueError(f"{path} is not a file. Give text files with one sentence a line (plain or .gz).")
     try:
@@ -103,7 +108,7 @@ def _check_text_file(path: Path) -> None:
             f"{path} ends in .gz but is not a gzip file ({error}). Rename it if it is plain text."
         ) from error
     if not head.strip():
-        raise ValueError(f"{path} is empty: there is nothing to train on.")
+        raise ValueError(f"{path} is empty: there is no text in it.")
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # does not mind a letter cut at the end
     except UnicodeDecodeError as error:

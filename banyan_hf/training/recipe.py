@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 
 from ..model.configuration_banyan import BanyanConfig
+from ..tokenizer import check_vocabulary
 
 FOLDER = Path(__file__).parent / "recipes"
 FIELD_TYPES: dict[str, tuple[type, ...]] = {
@@ -28,7 +31,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything besides the text that decides what training does.
+    """Everything besides the text that decides what training does. The defaults are the recipe `default`.
 
     Args:
         tokenizer_kind, vocab_size, word_power: of the tokenizer, if one is trained; see `train_tokenizer`.
@@ -47,13 +50,14 @@ class Recipe:
         seed: of everything random.
 
     Example:
-        >>> recipe = Recipe.named("default", epochs=1)
-        >>> recipe.learning_rate, recipe.epochs
-        (0.005, 1)
+        >>> Recipe.named("default", epochs=1) == Recipe(epochs=1)
+        True
+        >>> Recipe.named("paper").learning_rate
+        0.001
     """
 
-    tokenizer_kind: Literal["bpe", "unigram"] = "bpe"
-    vocab_size: int = 25000
+    tokenizer_kind: Literal["bpe", "unigram"] = "unigram"
+    vocab_size: int = 16000
     word_power: float = 1.0
     hidden_size: int = 256
     num_channels: int = 128
@@ -61,17 +65,17 @@ class Recipe:
     entangled: bool = True
     objective: Literal["cross_entropy", "contrastive"] = "cross_entropy"
     structure: Literal["greedy", "left", "right", "balanced", "random"] = "greedy"
-    dropout: float = 0.1
-    token_dropout: float = 0.0
+    dropout: float = 0.0
+    token_dropout: float = 0.3
     num_negatives: int | None = 1000
-    negative_power: float = 0.0
+    negative_power: float = 0.75
     min_tokens: int = 4
     max_tokens: int = 200
-    span_tokens: int | None = None
+    span_tokens: int | None = 12
     epochs: float = 3
     min_steps: int | None = None
     max_minutes: float | None = None
-    batch_size: int = 256
+    batch_size: int = 128
     learning_rate: float = 5e-3
     schedule: Literal["linear", "constant"] = "linear"
     seed: int = 0
@@ -81,18 +85,26 @@ class Recipe:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kinds):
                 wanted = " or ".join("none" if kind is type(None) else kind.__name__ for kind in kinds)
-                raise ValueError(f"{name}={value!r} in a recipe must be {wanted}.")
+                hint = " (YAML reads 5e-3 as text: write 5.0e-3)" * (isinstance(value, str) and float in kinds)
+                raise ValueError(f"{name}={value!r} in a recipe must be {wanted}{hint}.")
         for name in ("epochs", "min_steps", "batch_size", "learning_rate", "max_minutes", "span_tokens"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be positive.")
         if not 1 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"min_tokens={self.min_tokens} and max_tokens={self.max_tokens} leave no sentence length.")
-        if not 0 <= self.word_power <= 1:
-            raise ValueError(f"word_power={self.word_power} must lie between 0 (every word counts once) and 1.")
+        if not 0 <= self.negative_power <= 1:
+            raise ValueError(f"negative_power={self.negative_power} must lie between 0 (uniform) and 1 (frequency).")
+        if math.isinf(self.epochs):
+            raise ValueError("epochs=inf: give a number, or let max_minutes end the run.")
+        check_vocabulary(self.vocab_size, self.word_power)
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}.")
+        try:  # the fields that are the model's
+            self.config(vocab_size=self.vocab_size, pad_token_id=None, max_position_embeddings=1)
+        except StrictDataclassError as error:
+            raise ValueError(str(error.__cause__ or error)) from None
 
     @classmethod
     def named(cls, name: str, **changes: Any) -> Recipe:

@@ -16,8 +16,11 @@ from ..evaluation.sts import read_pairs
 from ..model.modeling_banyan import BanyanForPreTraining
 from ..persistence import RUN_FILE, write_text
 from ..tokenizer import convert_sentencepiece, train_tokenizer, unigram_trainer
-from .corpus import Corpus, batches, check_sources, load_texts, tokenize
+from .corpus import batches, check_sources, load_texts, tokenize
 from .recipe import Recipe
+
+MAX_LENGTH = 512  # tokens in an input, where neither tokenizer nor recipe asks for more
+RECORDED = ("sentences", "tokens", "steps", "passes", "seconds", "loss")  # of the result, in the run's file
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,16 @@ class TrainingResult:
 
     Args:
         folder: of the finished model.
-        corpus: what it was trained on.
-        steps, seconds, loss: of the training loop; the loss is the last one logged.
+        sentences, tokens: that it was trained on.
+        steps, passes, seconds, loss: of the training loop; the loss is the last one logged.
         tokens_per_second: of the training loop in this process.
     """
 
     folder: Path
-    corpus: Corpus
+    sentences: int
+    tokens: int
     steps: int
+    passes: float
     seconds: float
     loss: float
     tokens_per_second: float
@@ -70,11 +75,7 @@ def train(
     Raises:
         ValueError: the text, the output folder or the recipe is not usable; see the message.
     """
-    from .trainer import (
-        BanyanTrainer,
-        last_complete_checkpoint,
-        processes,
-    )  # needs accelerate, which inference does not
+    from .trainer import BanyanTrainer, processes  # needs accelerate, which inference does not
 
     recipe = recipe or Recipe.named("default")
     folder = Path(output)
@@ -83,7 +84,16 @@ def train(
         raise ValueError(f"save_steps={save_steps} and eval_steps={eval_steps} must be at least 1.")
     check_sources(sources)
     sts = {Path(path).stem: read_pairs(path) for path in eval_sts}
+    if len(sts) < len(eval_sts):
+        raise ValueError(
+            f"Two of {', '.join(eval_sts)} have the same name, which their scores would share. Rename one."
+        )
     given = None if tokenizer is None else _open_tokenizer(tokenizer)
+    if given is not None and recipe.max_tokens > given.model_max_length:
+        raise ValueError(
+            f"max_tokens={recipe.max_tokens} keeps sentences that are longer than the {given.model_max_length} tokens "
+            f"which the tokenizer in {tokenizer} allows. Lower --max-tokens."
+        )
     if given is None and recipe.tokenizer_kind == "unigram":
         unigram_trainer()
     plan = {"recipe": recipe.to_dict(), "sources": list(sources), "tokenizer": tokenizer}
@@ -133,20 +143,24 @@ def train(
     if checkpoint:
         say(f"Resuming from step {checkpoint.name.split('-')[-1]}.")
     outcome = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if team.is_main_process:
-        _publish(model, tok, folder)
-    team.wait_for_everyone()
-    if team.is_main_process:
-        shutil.rmtree(work / "corpus", ignore_errors=True)
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
-    return TrainingResult(
+    result = TrainingResult(
         folder=folder,
-        corpus=corpus,
+        sentences=len(corpus.sentences),
+        tokens=corpus.n_tokens,
         steps=outcome.global_step,
+        passes=outcome.global_step * recipe.batch_size / len(corpus.sentences),
         seconds=trainer.seconds,
         loss=logged[-1]["loss"] if logged else outcome.training_loss,
         tokens_per_second=trainer.tokens_per_second,
     )
+    if team.is_main_process:
+        _record(folder, {**plan, "result": {name: getattr(result, name) for name in RECORDED}})
+        _publish(model, tok, folder)
+    team.wait_for_everyone()
+    if team.is_main_process:
+        shutil.rmtree(work / "corpus", ignore_errors=True)
+    return result
 
 
 def _silent(line: str) -> None:
@@ -164,7 +178,7 @@ def _claim(folder: Path, plan: dict[str, Any], *, resume: bool) -> None:
         if resume:
             raise ValueError(f"{folder} holds no training run to resume. Leave out --resume to start one.")
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(record, json.dumps(plan, indent=2) + "\n")
+        _record(folder, plan)
         return
     try:
         before = json.loads(record.read_text(encoding="utf-8"))
@@ -174,7 +188,11 @@ def _claim(folder: Path, plan: dict[str, Any], *, resume: bool) -> None:
         raise ValueError(
             f"{folder} holds an unfinished run. Add --resume to go on with it, or choose another --output."
         )
-    if before != plan:
+    same = all(before.get(key) == plan[key] for key in plan)
+    if not same and last_complete_checkpoint(folder / "checkpoints") is None:  # nothing was learned yet
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        _record(folder, plan)
+    elif not same:
         changed = [
             f"{key}: {before['recipe'].get(key)!r} then, {value!r} now"
             for key, value in plan["recipe"].items()
@@ -185,6 +203,24 @@ def _claim(folder: Path, plan: dict[str, Any], *, resume: bool) -> None:
             if before[key] != plan[key]
         ]
         raise ValueError(f"{folder} was begun with other settings ({'; '.join(changed)}). Resume with the same ones.")
+
+
+def _record(folder: Path, what: dict[str, Any]) -> None:
+    write_text(folder / RUN_FILE, json.dumps(what, indent=2) + "\n")
+
+
+def last_complete_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that was written to its end.
+
+    A run killed while saving leaves a folder without a readable `trainer_state.json`, which is written last.
+    """
+    found = []
+    for path in folder.glob("checkpoint-*"):
+        try:
+            found.append((json.loads((path / "trainer_state.json").read_text())["global_step"], path))
+        except (OSError, ValueError, KeyError):
+            continue
+    return max(found)[1] if found else None
 
 
 def _open_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -198,7 +234,7 @@ def _open_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if tok.pad_token is None:
         raise ValueError(f"The tokenizer in {name} has no padding token; set one: tokenizer.pad_token = '<pad>'.")
     if tok.model_max_length > 1_000_000:  # transformers' way to say "not set"
-        tok.model_max_length = 512
+        tok.model_max_length = MAX_LENGTH
     return tok
 
 
@@ -210,6 +246,7 @@ def _trained_tokenizer(texts: Any, recipe: Recipe, *, saved: Path) -> PreTrained
             recipe.vocab_size,
             kind=recipe.tokenizer_kind,
             word_power=recipe.word_power,
+            max_length=max(MAX_LENGTH, recipe.max_tokens),
             length=len(texts),
         )
         tok.save_pretrained(saved)

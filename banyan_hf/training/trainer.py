@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -91,6 +90,9 @@ class BanyanTrainer(Trainer):
             dataloader_pin_memory=torch.accelerator.is_available(),
             report_to="none",
         )
+        arguments._n_gpu = min(
+            arguments.n_gpu, 1
+        )  # else Trainer would spread a batch over all GPUs it sees, and multiply it
         self._noise: Tensor | None = None  # (V,) what negatives are drawn from, if not uniformly
         if recipe.num_negatives is not None and recipe.negative_power > 0:
             counts = torch.from_numpy(token_counts(corpus, len(tokenizer)))
@@ -209,8 +211,9 @@ class StsEvaluation(TrainerCallback):
         self.trainer, self.sts, self.tokenizer, self.steps = trainer, sts, tokenizer, steps
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Score and log, in one process."""
-        if state.global_step % self.steps == 0 and state.is_world_process_zero:
+        """Score and log, in one process; after the last step too."""
+        last = state.global_step >= state.max_steps or control.should_training_stop
+        if (last or state.global_step % self.steps == 0) and state.is_world_process_zero:
             encoder = self.trainer.accelerator.unwrap_model(self.trainer.model).banyan
             self.trainer.log(
                 {
@@ -218,17 +221,3 @@ class StsEvaluation(TrainerCallback):
                     for name, pairs in self.sts.items()
                 }
             )
-
-
-def last_complete_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end.
-
-    A run killed while saving leaves a folder without a readable `trainer_state.json`, which is written last.
-    """
-    found = []
-    for path in folder.glob("checkpoint-*"):
-        try:
-            found.append((json.loads((path / "trainer_state.json").read_text())["global_step"], path))
-        except (OSError, ValueError, KeyError):
-            continue
-    return max(found)[1] if found else None
