@@ -226,6 +226,12 @@ def evaluate(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that the model brings along.")
     ] = False,
+    prompt: Annotated[
+        str | None, typer.Option(help="Put before every text, instead of the model's own prompts; E5 wants 'query: '.")
+    ] = None,
+    document_prompt: Annotated[
+        str | None, typer.Option(help="Put before documents in retrieval, where --prompt is for the queries.")
+    ] = None,
 ) -> None:
     """Score any sentence encoder with MTEB: a JSON file per task, one table and one chart of all models in the folder.
 
@@ -241,6 +247,10 @@ def evaluate(
 
     if bool(files) == bool(suite):
         raise ValueError("Name either your own CSV files or a --suite, for example: --suite english --data FOLDER.")
+    if files and data:
+        raise ValueError(f"--data {data} is for suites; your own CSV files need none.")
+    if document_prompt is not None and prompt is None:
+        raise ValueError("--document-prompt needs --prompt, which goes before everything else.")
     # All local files are read before the model is opened.
     rows = entries(suite, data) if suite else file_entries(files or [])
     scores = run(
@@ -249,13 +259,16 @@ def evaluate(
         output,
         resume=resume,
         trust_remote_code=trust_remote_code,
+        prompts=None if prompt is None else {"all": prompt, "query": prompt, "document": document_prompt or prompt},
         say=lambda line: console.print(line, markup=False, highlight=False),
     )
     if failed := [name for name, score in scores.items() if score is None]:
-        raise ValueError(f"{len(failed)} of {len(rows)} tasks failed: {', '.join(failed)}. The others are in {output}.")
+        others = f" The others are in {output}." * (len(failed) < len(rows))
+        raise ValueError(f"{len(failed)} of {len(rows)} tasks failed: {', '.join(failed)}.{others}")
     for section in dict.fromkeys(row.suite for row in rows):
         found = [scores[row.name] or 0.0 for row in rows if row.suite == section]
-        if len(found) > 1:
+        kinds = {row.task.metadata.main_score for row in rows if row.suite == section}
+        if len(found) > 1 and len(kinds) == 1:
             console.print(f"mean of {section}: {sum(found) / len(found):.2f}", highlight=False)
     console.print(f"A table and a chart of all models are in {output}.", markup=False, highlight=False)
 

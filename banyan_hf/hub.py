@@ -37,6 +37,9 @@ STAYS = (
     (r"(^|/)(optimizer|scheduler|scaler|rng_state|trainer_state|training_args)[^/]*$", "training state"),
     (r"\.(bin|pt|pth|ckpt|pkl|pickle|joblib|msgpack|h5)$", "not safetensors: opening it could run code"),
     (r"(^|/)run\.json$", "record of the training run; names files of this machine"),
+    (r"(?i)(credential|secret|password|\.(pem|key)$)", "looks like a secret"),
+    (r"\.(npy|npz|parquet|arrow|csv|tsv|jsonl|log|gz|zip|tar)$", "data, no part of a model"),
+    (r"(^|/)(?!(vocab|merges|requirements|license|LICENSE|NOTICE)\.txt$)[^/]+\.txt$", "text, no part of a model"),
 )
 
 

@@ -13,12 +13,13 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle OpenMP threads sleep; spinning, they take the other's core
 
+import argparse
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from banyan_common import ENGLISH_SETS, PAPER, ROOT, data_folder, parser
+from banyan_common import ENGLISH_SETS, PAPER, ROOT, data_folder
 from banyan_runs import box_with_pooling
 
 from banyan_hf import cards, default_model
@@ -51,7 +52,7 @@ def paper() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser(__doc__).parse_args()
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as work:
         manifests = {pooling: measure(pooling, Path(work)) for pooling in ROWS} | {"paper": paper()}
     for name, manifest in manifests.items():

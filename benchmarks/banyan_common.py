@@ -74,7 +74,7 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Date, versions and CPUs: what a figure is worth nothing without."""
+    """Date, versions and CPUs: without them a figure cannot be checked."""
     return {
         **date_and_versions(PACKAGES),
         "cpu": _cpu_name(),

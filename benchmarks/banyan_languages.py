@@ -62,6 +62,7 @@ from banyan_hf.training.run import train
 
 PAPER_NINE = 60.01
 PEERS = {"e5 multilingual": "e5-multilingual", "USE multilingual": "use-multilingual"}
+PROMPTS = {"e5-multilingual": {"all": "query: "}}  # as its authors ask for similarity
 HELD_OUT_EVERY = 50
 CONTROLS = {
     "equal lengths": equal_lengths,
@@ -160,7 +161,14 @@ def main() -> None:
     for name, folder in PEERS.items():
         if (path := encoder_folder(folder)) is not None:
             semrel = [entry for entry in entries(["semrel"], data) if entry.name[-2:] in args.languages]
-            scores = evaluate(str(path), semrel, args.work / "results", resume=True, trust_remote_code=True)
+            scores = evaluate(
+                str(path),
+                semrel,
+                args.work / "results",
+                resume=True,
+                trust_remote_code=True,
+                prompts=PROMPTS.get(folder),
+            )
             for row in rows:
                 row[name] = scores[f"semrel_{row['language']}"]
     mean: dict[str, Any] = {"language": "mean", "words": None, "pairs": None}

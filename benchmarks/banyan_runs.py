@@ -58,11 +58,10 @@ def mean_loss(run: Path, texts: list[str]) -> float:
 
 
 def box_with_pooling(pooling: str, folder: Path) -> Path:
-    """A copy of the box whose configuration asks for another pooling: another model; made once."""
-    if not folder.exists():
-        shutil.copytree(default_model(), folder)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        (folder / "config.json").write_text(json.dumps({**config, "pooling": pooling}), encoding="utf-8")
+    """A copy of the box whose configuration asks for another pooling: another model."""
+    shutil.copytree(default_model(), folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "pooling": pooling}), encoding="utf-8")
     return folder
 
 
@@ -84,7 +83,7 @@ def correlation(found: np.ndarray, gold: np.ndarray) -> float:
 
 
 def interval(ours: np.ndarray, other: np.ndarray, gold: np.ndarray, samples: int = 1000) -> tuple[float, float]:
-    """95 % of the difference of two models' `correlation` with the human scores, over bootstrap samples of pairs."""
+    """95 % interval of the difference of two models' `correlation` with the human scores, by bootstrap over pairs."""
     rng, n = np.random.default_rng(0), len(gold)
     draws = (rng.integers(n, size=n) for _ in range(samples))
     found = [correlation(ours[..., d], gold[d]) - correlation(other[..., d], gold[d]) for d in draws]

@@ -268,6 +268,8 @@ class TestBadFiles:
             ("sent1,sent2\nx,y\n", ["score is missing"]),
             (CSV + "x,y,high\n", ["line 5", "'high'"]),
             (CSV + "x,y\n", ["line 5"]),
+            (CSV + '"open,y,3\nx,y,3\n', ["line 6", "quotation mark"]),
+            (CSV + "a cat, black,a dog,3\n", ["line 5 has more fields"]),
             ("score,sent1,sent2\n1,a,b\n2,a\n", ["line 3", "fewer fields"]),
             (CSV + '"x\nx",y,1\nx,y,high\n', ["line 7", "'high'"]),
             ("sent1,sent2,score\nx,y,1\nx,z,1\n", ["every pair the score 1.0"]),

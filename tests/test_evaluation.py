@@ -8,6 +8,7 @@ import logging
 import random
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -202,8 +203,103 @@ class TestResults:
         assert sorted(models) == sorted(f"model ({model_hash(str(f))[:8]})" for f in (trained.folder, other))
         assert sorted(table[0][2]) == sorted(s["sts12_test"] for s in scores)
 
+    def test_data_that_differ_are_rows_of_their_own(self, trained, tmp_path):
+        path = tmp_path / "mine.csv"
+        for pooling, scores in (("root", "123"), ("mean", "132")):
+            model = tmp_path / pooling
+            shutil.copytree(trained.folder, model, ignore=shutil.ignore_patterns("checkpoints"))
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps({**config, "pooling": pooling}))
+            pairs = zip(("the cat,the dog", "a bus,the king", "the cat,a bus"), scores, strict=True)
+            path.write_text("sent1,sent2,score\n" + "".join(f"{pair},{score}\n" for pair, score in pairs))
+            evaluate(str(model), suites.file_entries([path]), tmp_path / "out", say=quiet)
+        _, rows = read_results(tmp_path / "out")
+        assert len(rows) == 2
+        assert all(re.fullmatch(r"mine \(data [0-9a-f]{6}\)", name) for _, name, _ in rows)
+        assert sorted(row.index(None) for _, _, row in rows) == [0, 1]
+
+    def test_no_mean_of_unlike_scores(self, scored):
+        kinds = {suite: name for suite, name, _ in read_results(scored)[1] if name == "mean"}
+        assert set(kinds) == {"english", "lexical", "retrieval"}  # classification has accuracies and F1
+
+    def test_prompts_go_before_the_texts(self, trained, data, encoder, tmp_path):
+        rows = suites.entries(["english", "retrieval"], data)
+        prompts = {"all": "the cat ", "query": "a bus ", "document": "the king "}
+        scores = evaluate(str(trained.folder), rows, tmp_path, prompts=prompts, say=quiet)
+        pairs = read_pairs(data / "eval" / "english" / "sts12_test.csv")
+
+        def prompted(texts):
+            return encoder.encode(["the cat " + text for text in texts], convert_to_tensor=True)
+
+        assert scores["sts12"] == pytest.approx(spearman(prompted, pairs), abs=1e-3)
+        folder = data / "retrieval" / "scifact"
+        relevant = read_qrels(folder / "qrels" / "test.tsv")
+        corpus = read_records(folder / "corpus.jsonl")
+        queries = [query for query in read_records(folder / "queries.jsonl") if query["id"] in relevant]
+        truth = np.array([[relevant[q["id"]].get(d["id"], 0) for d in corpus] for q in queries])
+        documents = encoder.encode(["the king " + record["text"] for record in corpus])
+        asked = encoder.encode(["a bus " + query["text"] for query in queries])
+        expected = ndcg_score(truth, encoder.similarity(asked, documents).numpy(), k=10)
+        assert scores["scifact"] == pytest.approx(100 * expected, abs=1e-2)
+        (manifest,) = tmp_path.glob("*/manifest.json")
+        assert json.loads(manifest.read_text())["prompts"] == prompts
+        assert model_hash(str(trained.folder)) != model_hash(str(trained.folder), prompts=prompts)
+
+    def test_a_linked_module_is_part_of_the_model(self, tmp_path):
+        hashes = []
+        for mode in ("mean", "cls"):
+            (tmp_path / f"{mode}_pooling").mkdir()
+            (tmp_path / f"{mode}_pooling/config.json").write_text(json.dumps({"mode": mode}))
+            (tmp_path / mode).mkdir()
+            (tmp_path / mode / "1_Pooling").symlink_to(tmp_path / f"{mode}_pooling")
+            hashes.append(model_hash(str(tmp_path / mode)))
+        assert hashes[0] != hashes[1]
+
+    def test_a_chart_of_many_models_with_long_names(self, tmp_path):
+        models = [f"a-model-with-a-rather-long-name-{i}" for i in range(14)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            chart(models, [("english", "sts12", [50.0] * 14)], tmp_path / "a.svg")
+            chart(models[:1], [("english", "sts12", [50.0])], tmp_path / "b.svg")
+        bars = re.findall(
+            r"style=\"fill: ([^;]+); stroke: #000000; stroke-width: 0.6", (tmp_path / "a.svg").read_text()
+        )
+        assert len(set(bars)) == 11  # of a dozen; black is not written
+
 
 class TestFailures:
+    @pytest.mark.parametrize("damage", ["[]", "{}", "null", '{"a": 1}', "{", '{"scores": {}}'])
+    def test_damaged_files_are_made_again(self, trained, data, tmp_path, damage):
+        rows = suites.file_entries([data / "eval" / "english" / "sts12_test.csv"])
+        scores = evaluate(str(trained.folder), rows, tmp_path, say=quiet)
+        for path in tmp_path.glob("*/*.json"):
+            path.write_text(damage)
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other/manifest.json").write_text(damage)
+        assert evaluate(str(trained.folder), rows, tmp_path, resume=True, say=quiet) == scores
+        assert read_results(tmp_path)[0] == ["model"]
+
+    def test_a_score_that_is_no_number_is_a_failure(self, trained, tmp_path):
+        """Of empty texts all similarities are equal."""
+        path, lines = tmp_path / "empty.csv", []
+        path.write_text("sent1,sent2,score\n,,1\n,,2\n,,3\n")
+        scores = evaluate(str(trained.folder), suites.file_entries([path]), tmp_path / "out", say=lines.append)
+        assert scores == {"empty": None}
+        assert "not a number" in lines[0]
+        assert not list((tmp_path / "out").glob("*/empty.json"))
+
+    def test_what_a_kept_result_was_made_with_stays(self, trained, data, tmp_path):
+        rows = suites.file_entries([data / "eval" / "english" / "sts12_test.csv"])
+        evaluate(str(trained.folder), rows, tmp_path, say=quiet)
+        (path,) = tmp_path.glob("*/manifest.json")
+        manifest = json.loads(path.read_text())
+        manifest["tasks"]["sts12_test"]["date"] = "2020"
+        path.write_text(json.dumps(manifest))
+        evaluate(str(trained.folder), rows, tmp_path, resume=True, say=quiet)
+        again = json.loads(path.read_text())
+        assert again["tasks"]["sts12_test"]["date"] == "2020"
+        assert again["date"] != "2020"
+
     def test_one_task_loses_no_other_and_resume_finishes(self, trained, data, tmp_path, monkeypatch):
         rows, lines = suites.entries(["english"], data), []
         run = type(rows[2].task).evaluate
@@ -258,12 +354,31 @@ class TestCommand:
             (["--suite", "lexical"], ["--data"]),
             (["--suite", "english", "--suite", "english"], ["twice"]),
             (["--suite", "english", "--data", "nowhere"], ["nowhere is not a folder"]),
+            (["x.csv", "--data", "nowhere"], ["--data nowhere is for suites"]),
+            (["x.csv", "--document-prompt", "passage: "], ["--document-prompt needs --prompt"]),
             (["--suite", "english", "--data", ROOT / "tests"], ["sts12_test.csv is not a file"]),
         ],
     )
     def test_bad_requests(self, cli, trained, tmp_path, arguments, words):
         refused(cli("evaluate", trained.folder, *arguments, "-o", tmp_path / "out"), *words)
         assert not (tmp_path / "out").exists()
+
+    def test_bad_outputs(self, cli, trained, data, tmp_path):
+        pairs = data / "eval" / "english" / "sts12_test.csv"
+        (tmp_path / "file").touch()
+        refused(cli("evaluate", trained.folder, pairs, "-o", tmp_path / "file"), "file is a file")
+        refused(cli("evaluate", trained.folder, pairs, "-o", trained.folder / "results"), "in the model's own folder")
+        for name in ("mean", "manifest"):
+            shutil.copy(pairs, tmp_path / f"{name}.csv")
+            refused(cli("evaluate", trained.folder, tmp_path / f"{name}.csv", "-o", tmp_path / "out"), name, "Rename")
+
+    def test_damaged_model(self, cli, trained, data, tmp_path):
+        model = tmp_path / "model"
+        shutil.copytree(trained.folder, model, ignore=shutil.ignore_patterns("checkpoints"))
+        weights = model / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+        pairs = data / "eval" / "english" / "sts12_test.csv"
+        refused(cli("evaluate", model, pairs, "-o", tmp_path / "out"), "model cannot be opened")
 
     def test_no_model(self, cli, data, tmp_path):
         (tmp_path / "config.json").write_text("{}")
@@ -295,6 +410,9 @@ class TestCommand:
         ("retrieval/scifact/qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td999\t1\n", "'d999'"),
         ("retrieval/scifact/qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td1\thigh\n", "line 2"),
         ("retrieval/scifact/qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "no relevant"),
+        ("retrieval/scifact/qrels/test.tsv", "q0\td1\t1\nq1\td1\t1\n", "first line must be a header"),
+        ("retrieval/scifact/corpus.jsonl", '{"_id": "d", "text": null}\n', "line 1"),
+        ("retrieval/scifact/corpus.jsonl", '{"_id": "d", "title": 3, "text": "x"}\n', "line 1"),
     ],
 )
 def test_bad_files(data, tmp_path, file, content, words):
@@ -355,3 +473,10 @@ def test_no_script_loses_anything(script, kind):
         ids = tokenizer(text).input_ids
         assert tokenizer.unk_token_id not in ids
         assert folded(tokenizer.decode(ids)) == folded(text)
+
+
+def test_a_byte_order_mark_is_no_letter(tmp_path):
+    (tmp_path / "words.tsv").write_text("\ufefftiger\tcat\t3\ndog\tcat\t4\n", encoding="utf-8")
+    (tmp_path / "pairs.csv").write_text("\ufeffsent1,sent2,score\na,b,1\nc,d,2\n", encoding="utf-8")
+    assert read_word_pairs(tmp_path / "words.tsv").first[0] == "tiger"
+    assert read_pairs(tmp_path / "pairs.csv").first == ["a", "c"]

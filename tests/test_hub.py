@@ -73,10 +73,23 @@ def test_dry_run_sends_nothing(cli, hub, folder):
         assert word in printed, word
 
 
+def test_what_lies_beside_a_model_stays(folder):
+    """A training text and its vectors are often private, and never needed to open the model."""
+    beside = ("train.txt", "deep/sentences.txt.gz", "vectors.npy", "credentials.json", "id.pem", "pairs.csv", "run.log")
+    part_of_models = ("vocab.txt", "merges.txt", "LICENSE.txt", "1_Dense/config.json", "picture.png")
+    for name in (*beside, *part_of_models):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    plan = plan_banyan(folder)
+    assert not set(beside) & set(plan.files)
+    assert set(beside) <= set(plan.stays)
+    assert set(part_of_models) <= set(plan.files)
+
+
 def test_no_token_is_printed_or_uploaded(cli, hub, folder):
     printed = [cli("push", folder, "me/token")[1], cli("push", folder, "me/token", "--revision", "v2")[1]]
     hub.fail("POST", "commit", how=403)
-    (folder / "more.txt").write_text("x")
+    (folder / "more.json").write_text("{}")
     code, refusal = cli("push", folder, "me/token")
     assert code == 1
     assert "hf auth login" in refusal
@@ -131,10 +144,10 @@ class TestRefusals:
 
     def test_link_out_of_the_folder(self, folder, tmp_path):
         (tmp_path / "id_rsa").write_text("private")
-        (folder / "notes.txt").symlink_to(tmp_path / "id_rsa")
-        with pytest.raises(ValueError, match=r"notes.txt is a link to .*id_rsa"):
+        (folder / "notes.md").symlink_to(tmp_path / "id_rsa")
+        with pytest.raises(ValueError, match=r"notes.md is a link to .*id_rsa"):
             plan_folder(folder)
-        (folder / "notes.txt").unlink()
+        (folder / "notes.md").unlink()
         (folder / "assets").symlink_to(tmp_path)
         with pytest.raises(ValueError, match="assets is a link"):
             plan_folder(folder)

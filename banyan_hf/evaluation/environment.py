@@ -1,4 +1,4 @@
-"""Date and versions: what a figure is worth nothing without."""
+"""Date and versions: without them a figure cannot be checked."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ def read_lines(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file. Does --data point at the folder that holds eval/, retrieval/, ...?")
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
             lines = [line.rstrip("\r\n") for line in file]
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not UTF-8 text, or a damaged .gz file ({error}).") from error
     if not any(lines):
         raise ValueError(f"{path} is empty.")
@@ -91,7 +92,10 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
-            records.append({"id": str(record["_id"]), "title": record.get("title", ""), "text": str(record["text"])})
+            title, text = record.get("title") or "", record["text"]
+            if not isinstance(title, str) or not isinstance(text, str):
+                raise TypeError("title and text must be strings")
+            records.append({"id": str(record["_id"]), "title": title, "text": text})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
                 f'{path}, line {number}: a JSON object with "_id" and "text" is expected ({error!r}).'
@@ -109,7 +113,12 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
         ValueError: a line has another shape, or no document is relevant.
     """
     relevant: dict[str, dict[str, int]] = {}
-    for number, line in enumerate(read_lines(path)[1:], start=2):
+    header, *lines = read_lines(path)
+    if not math.isnan(_number(header.split("\t")[-1])):
+        raise ValueError(f"{path} begins with a judgement, {header!r}; its first line must be a header.")
+    for number, line in enumerate(lines, start=2):
+        if not line.strip():
+            continue
         row = line.split("\t")
         if len(row) != 3 or not (score := _number(row[2])).is_integer():
             raise ValueError(
@@ -118,7 +127,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
         if score > 0:
             relevant.setdefault(row[0], {})[row[1]] = int(score)
     if not relevant:
-        raise ValueError(f"{path} names no relevant document. Its first line must be a header.")
+        raise ValueError(f"{path} names no relevant document.")
     return relevant
 
 

@@ -28,6 +28,7 @@ class Probe(AbsTask):
     """
 
     abstask_prompt = "Classify user passages."
+    seeds = tuple(range(SEEDS))
 
     def _evaluate_subset(
         self, model: Any, data_split: DatasetDict, *, hf_split: str, hf_subset: str, encode_kwargs: Any, **_: Any
@@ -50,7 +51,7 @@ class Probe(AbsTask):
         train, test = data_split["train"], data_split["test"]
         inputs, targets = features(train), np.asarray(train["label"])
         test_inputs, test_targets = features(test), np.asarray(test["label"])
-        scores = [probe_scores(inputs, targets, test_inputs, test_targets, seed=seed) for seed in range(SEEDS)]
+        scores = [probe_scores(inputs, targets, test_inputs, test_targets, seed=seed) for seed in self.seeds]
         summary = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
         spread = {f"{name}_std": float(np.std([score[name] for score in scores], ddof=1)) for name in scores[0]}
         return {**summary, **spread, "scores_per_experiment": scores}

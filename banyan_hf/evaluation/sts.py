@@ -47,26 +47,35 @@ def read_pairs(path: str | os.PathLike) -> SentencePairs:
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); a CSV is expected."
         ) from error
     with io.StringIO(text, newline="") as file:
-        reader = csv.DictReader(file)
-        missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-        if missing:
+        reader = csv.DictReader(file, strict=True)
+        try:
+            columns = list(reader.fieldnames or ())
+            rows = [(reader.line_num, row) for row in reader]
+        except csv.Error as error:
             raise ValueError(
-                f"{path} has the columns {reader.fieldnames}, but {', '.join(missing)} is missing. "
-                f"Its first line must name {', '.join(COLUMNS)}."
-            )
-        first, second, scores = [], [], []
-        for row in reader:
-            try:
-                score = float(row["score"])
-            except (TypeError, ValueError):
-                score = math.nan
-            if not math.isfinite(score):
-                raise ValueError(f"{path}, line {reader.line_num}: score {row['score']!r} is not a number.")
-            if row["sent1"] is None or row["sent2"] is None:
-                raise ValueError(f"{path}, line {reader.line_num} has fewer fields than the first line names.")
-            first.append(row["sent1"])
-            second.append(row["sent2"])
-            scores.append(score)
+                f"{path}, line {reader.reader.line_num}: {error}. Is a quotation mark left open before it?"
+            ) from error
+    missing = [column for column in COLUMNS if column not in columns]
+    if missing:
+        raise ValueError(
+            f"{path} has the columns {columns}, but {', '.join(missing)} is missing. "
+            f"Its first line must name {', '.join(COLUMNS)}."
+        )
+    first, second, scores = [], [], []
+    for line, row in rows:
+        if None in row:
+            raise ValueError(f"{path}, line {line} has more fields than the first line names. Quote texts with commas.")
+        try:
+            score = float(row["score"])
+        except (TypeError, ValueError):
+            score = math.nan
+        if not math.isfinite(score):
+            raise ValueError(f"{path}, line {line}: score {row['score']!r} is not a number.")
+        if row["sent1"] is None or row["sent2"] is None:
+            raise ValueError(f"{path}, line {line} has fewer fields than the first line names.")
+        first.append(row["sent1"])
+        second.append(row["sent2"])
+        scores.append(score)
     check_scores(path, scores)
     return SentencePairs(first, second, scores)
 

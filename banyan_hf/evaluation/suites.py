@@ -123,9 +123,11 @@ def file_entries(paths: Sequence[Path]) -> list[Entry]:
     """One row for each CSV of pairs (sent1, sent2, score).
 
     Raises:
-        ValueError: a file is not usable, or two have the same name.
+        ValueError: a file is not usable, or its name is that of another or of the table's own.
     """
     names = [path.stem for path in paths]
+    if taken := {"manifest", "mean"} & set(names):
+        raise ValueError(f"A file is called {min(taken)}, as something else in the results is. Rename it.")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"Two files are called {twice[0]}: their results would be one file. Rename one.")
     return [Entry(path.stem, "files", local.pairs_task(path.stem, path)) for path in paths]

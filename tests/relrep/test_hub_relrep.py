@@ -94,7 +94,7 @@ def test_command_line(hub, space, report, tmp_path):
     assert (card.data.license, card.data.language, card.data.base_model) == ("mit", ["en"], ["a/b"])
     assert "(report.png)" in card.text
     hub.fail("POST", "/commit/", how=403)
-    (folder / "more.txt").write_text("x")
+    (folder / "more.json").write_text("{}")
     assert "hf auth login" in run("push", folder, "me/cli", code=1)
 
 
