@@ -1,15 +1,13 @@
-"""Tokenizers: trained on your text, or converted from SentencePiece. Plain `tokenizers`, no class of our own."""
+"""Tokenizers trained on your text. Plain `tokenizers`, no class of our own."""
 
 from __future__ import annotations
 
 import io
 import math
-import os
 import string
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -19,7 +17,6 @@ from transformers import PreTrainedTokenizerFast
 UNKNOWN, PADDING = "<unk>", "<pad>"
 SPECIAL = [AddedToken(token, special=True, normalized=False) for token in (UNKNOWN, PADDING)]
 SPACE = "▁"  # Metaspace: begins every word
-PRIVATE = "\ue000"  # of Unicode's private use area: stands in no text
 THREADS = 4  # of sentencepiece's training: its sums depend on their number, so it is the same on every machine
 
 
@@ -85,7 +82,7 @@ def train_tokenizer(
     # Wikipedia holds thousands of letters seen once or twice; a tenth of the vocabulary is plenty for an alphabet.
     n_letters = max(256, vocab_size // 10)
     if kind == "unigram":
-        return _wrap(_dress(_train_unigram(words, vocab_size, min(n_letters, vocab_size // 2))), max_length)
+        return wrap(_dress(_train_unigram(words, vocab_size, min(n_letters, vocab_size // 2))), max_length)
     tokenizer = _dress(Tokenizer(models.BPE(unk_token=UNKNOWN)))
     alphabet = {SPACE, *_frequent_letters(words, n_letters)}
     trainer = trainers.BpeTrainer(
@@ -98,7 +95,7 @@ def train_tokenizer(
     )
     repeated = (" ".join([word] * count) for word, count in words.items())
     tokenizer.train_from_iterator(repeated, trainer=trainer, length=len(words))
-    return _wrap(tokenizer, max_length)
+    return wrap(tokenizer, max_length)
 
 
 def check_vocabulary(vocab_size: int, word_power: float) -> None:
@@ -215,65 +212,8 @@ def _is_mark(piece: str) -> bool:
     return len(piece) == 1 and (piece in string.punctuation or unicodedata.category(piece).startswith("P"))
 
 
-def convert_sentencepiece(path: str | os.PathLike, *, max_length: int = 512) -> PreTrainedTokenizerFast:
-    """Read a SentencePiece or BPEmb `.model` file, so that the paper's vocabularies can be used.
-
-    Case and digits are folded first, as for BPEmb; then the model's own normalisation applies. The model's pieces keep
-    their numbers; `<pad>` is appended if it has none.
-
-    Args:
-        path: of the `.model` file.
-        max_length: longest input in tokens.
-
-    Returns:
-        A transformers tokenizer with the model's ids.
-
-    Raises:
-        ImportError: sentencepiece or protobuf is missing (`pip install 'banyan-hf[train]'`).
-        ValueError: the file is not a SentencePiece model, or of a kind other than BPE and Unigram.
-    """
-    try:
-        import sentencepiece.sentencepiece_model_pb2 as sentencepiece_format
-        from transformers.convert_slow_tokenizer import generate_merges
-    except ImportError as error:
-        raise ImportError("Reading SentencePiece models needs: pip install 'banyan-hf[train]'") from error
-    sp: Any = sentencepiece_format  # generated code, without types
-    proto = sp.ModelProto()
-    try:
-        proto.ParseFromString(Path(path).read_bytes())
-    except Exception as error:  # protobuf's DecodeError has no stable import path
-        raise ValueError(
-            f"{path} is not a SentencePiece model: {error}. A .model file is expected, not .vocab."
-        ) from error
-    # Control and unused pieces keep their ids under names that no text spells: somebody's "<s>" is only text.
-    silent = (sp.ModelProto.SentencePiece.CONTROL, sp.ModelProto.SentencePiece.UNUSED)
-    scores = [(PRIVATE * (piece.type in silent) + piece.piece, piece.score) for piece in proto.pieces]
-    kind = proto.trainer_spec.model_type
-    unknown = proto.trainer_spec.unk_id
-    if not scores:
-        raise ValueError(f"{path} holds no pieces; is it a SentencePiece .model file?")
-    if kind == sp.TrainerSpec.BPE:
-        vocabulary = {piece: i for i, (piece, _) in enumerate(scores)}
-        merges = generate_merges(vocabulary, dict(scores))
-        tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=scores[unknown][0], fuse_unk=True))
-    elif kind == sp.TrainerSpec.UNIGRAM:
-        tokenizer = Tokenizer(models.Unigram(scores, unk_id=unknown))
-    else:
-        raise ValueError(f"{path} is a SentencePiece model of type {kind}; only BPE and Unigram can be converted.")
-    steps: list[normalizers.Normalizer] = [
-        normalizers.Lowercase(),
-        normalizers.Replace(Regex(r"\p{Nd}"), "0"),
-    ]
-    if proto.normalizer_spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap))
-    steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
-    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
-    return _wrap(tokenizer, max_length, unknown=scores[unknown][0])
-
-
-def _wrap(tokenizer: Tokenizer, max_length: int, unknown: str = UNKNOWN) -> PreTrainedTokenizerFast:
+def wrap(tokenizer: Tokenizer, max_length: int, unknown: str = UNKNOWN) -> PreTrainedTokenizerFast:
+    """As transformers knows it, with names for the special tokens and the longest input."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token=unknown,

@@ -136,9 +136,12 @@ class TestBadText:
         assert code == 0, printed
 
     def test_tokenizer(self, cli, text, tmp_path):
-        refused(cli("train", text, "-o", tmp_path / "m", *TINY, "--tokenizer", tmp_path / "none"), "none")
+        refused(cli("train", text, "-o", tmp_path / "m", *TINY[2:], "--tokenizer", tmp_path / "none"), "none")
+        refused(
+            cli("train", text, "-o", tmp_path / "m", *TINY, "--tokenizer", tmp_path), "--vocab-size 150", "one of them"
+        )
         (tmp_path / "bad.model").write_bytes(b"\xff\x00\x01")
-        refused(cli("train", text, "-o", tmp_path / "k", *TINY, "--tokenizer", tmp_path / "bad.model"), "bad.model")
+        refused(cli("train", text, "-o", tmp_path / "k", *TINY[2:], "--tokenizer", tmp_path / "bad.model"), "bad.model")
 
     @pytest.mark.parametrize(
         ("options", "words"),
@@ -160,8 +163,8 @@ class TestBadText:
     def test_sentences_longer_than_the_usual_limit(self, cli, text, model, tmp_path):
         with text.open("a") as file:
             file.write("the old cat sleeps. " * 120 + "\n")
-        options = [*TINY, "--max-tokens", 700]
-        code, printed = cli("train", text, "-o", tmp_path / "m", *options)
+        options = [*TINY[2:], "--max-tokens", 700]
+        code, printed = cli("train", text, "-o", tmp_path / "m", *TINY[:2], *options)
         assert code == 0, printed
         assert AutoConfig.from_pretrained(tmp_path / "m").max_position_embeddings == 700
         refused(cli("train", text, "-o", tmp_path / "k", *options, "--tokenizer", model), "max_tokens=700", "512")

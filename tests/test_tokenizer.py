@@ -13,7 +13,8 @@ from support import grammar_sentences
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from banyan_hf.tokenizer import PRIVATE, convert_sentencepiece, train_tokenizer
+from banyan_hf.sentencepiece_models import PRIVATE, convert_sentencepiece
+from banyan_hf.tokenizer import train_tokenizer
 
 TEXT = [
     *grammar_sentences(80, seed=1),

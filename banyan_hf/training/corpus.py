@@ -56,7 +56,9 @@ def load_texts(sources: Sequence[str], cache_dir: Path) -> Dataset:
     try:
         return load_dataset("text", data_files=list(sources), split="train", cache_dir=str(cache_dir))
     except DatasetGenerationError as error:
-        raise ValueError(f"{', '.join(sources)} could not be read: {error.__cause__ or error}") from error
+        cause = error.__cause__ or error
+        what = " as UTF-8 text" if isinstance(cause, UnicodeDecodeError) else ""
+        raise ValueError(f"{', '.join(sources)} could not be read{what}: {cause}") from error
 
 
 def check_sources(sources: Sequence[str]) -> None:

@@ -15,7 +15,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from ..evaluation.sts import read_pairs
 from ..model.modeling_banyan import BanyanForPreTraining
 from ..persistence import RUN_FILE, write_text
-from ..tokenizer import convert_sentencepiece, train_tokenizer, unigram_trainer
+from ..sentencepiece_models import convert_sentencepiece
+from ..tokenizer import train_tokenizer, unigram_trainer
 from .corpus import batches, check_sources, load_texts, tokenize
 from .recipe import Recipe
 
