@@ -316,11 +316,12 @@ def _checked(model: str | None) -> str:
 def main() -> None:
     """Run the command line; a mistake of the user is one sentence, not a traceback."""
     from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
     from transformers import logging
 
     logging.disable_progress_bar()  # of loading eight tensors; training draws its own
     try:
         app()
-    except (ValueError, ImportError, OSError, StrictDataclassError) as error:
+    except (ValueError, ImportError, OSError, StrictDataclassError, SafetensorError) as error:
         Console(stderr=True).print(f"[bold red]Error:[/] {escape(' '.join(str(error).split()))}", highlight=False)
         sys.exit(1)

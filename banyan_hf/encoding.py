@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,8 +97,8 @@ def encode_file(source: Path, target: Path, model: SentenceTransformer, *, batch
     try:
         with opened(source, "rt", encoding="utf-8") as file:
             n_lines = sum(1 for _ in file)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is not UTF-8 text ({error.reason} at byte {error.start}).") from error
+    except (UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise ValueError(f"{source} is not UTF-8 text, or a damaged .gz file ({error}).") from error
     if not target.parent.is_dir():
         raise ValueError(f"{target.parent}, the folder of the output, does not exist. Make it first.")
     shape = (n_lines, int(model.get_embedding_dimension() or 0))

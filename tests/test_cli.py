@@ -250,6 +250,14 @@ class TestBadModel:
         BertConfig().save_pretrained(tmp_path)
         refused(cli("parse", "a", "-m", tmp_path), "bert", "Banyan")
 
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_damaged_weights(self, cli, model, tmp_path, command):
+        folder = tmp_path / "m"
+        shutil.copytree(model, folder, ignore=shutil.ignore_patterns("checkpoints"))
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+        refused(cli(*command, folder))
+
     def test_missing_tensors(self, cli, model, tmp_path):
         from safetensors.torch import load_file, save_file
 
