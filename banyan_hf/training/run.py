@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
-from ..evaluation.sts import read_pairs
+from ..evaluation.sts import SentencePairs, read_pairs
 from ..model.modeling_banyan import BanyanForPreTraining
 from ..persistence import RUN_FILE, write_text
 from ..sentencepiece_models import convert_sentencepiece
@@ -84,17 +84,8 @@ def train(
     if save_steps < 1 or eval_steps < 1:
         raise ValueError(f"save_steps={save_steps} and eval_steps={eval_steps} must be at least 1.")
     check_sources(sources)
-    sts = {Path(path).stem: read_pairs(path) for path in eval_sts}
-    if len(sts) < len(eval_sts):
-        raise ValueError(
-            f"Two of {', '.join(eval_sts)} have the same name, which their scores would share. Rename one."
-        )
-    given = None if tokenizer is None else _open_tokenizer(tokenizer)
-    if given is not None and recipe.max_tokens > given.model_max_length:
-        raise ValueError(
-            f"max_tokens={recipe.max_tokens} keeps sentences that are longer than the {given.model_max_length} tokens "
-            f"which the tokenizer in {tokenizer} allows. Lower --max-tokens."
-        )
+    sts = _development_sets(eval_sts)
+    given = None if tokenizer is None else _open_tokenizer(tokenizer, max_tokens=recipe.max_tokens)
     if given is None and recipe.tokenizer_kind == "unigram":
         unigram_trainer()
     plan = {"recipe": recipe.to_dict(), "sources": list(sources), "tokenizer": tokenizer}
@@ -164,6 +155,14 @@ def train(
     return result
 
 
+def _development_sets(paths: Sequence[str]) -> dict[str, SentencePairs]:
+    """Pairs by the name of their file."""
+    sets = {Path(path).stem: read_pairs(path) for path in paths}
+    if len(sets) < len(paths):
+        raise ValueError(f"Two of {', '.join(paths)} have the same name, which their scores would share. Rename one.")
+    return sets
+
+
 def _silent(line: str) -> None:
     """What all processes but the first have to say."""
 
@@ -224,10 +223,20 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
-def _open_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def _open_tokenizer(name: str, *, max_tokens: int) -> PreTrainedTokenizerBase:
     """The tokenizer that the user names, with what training needs of it."""
     if name.endswith(".model"):
-        return convert_sentencepiece(name)
+        return convert_sentencepiece(name, max_length=max(MAX_LENGTH, max_tokens))
+    tok = _saved_tokenizer(name)
+    if max_tokens > tok.model_max_length:
+        raise ValueError(
+            f"max_tokens={max_tokens} keeps sentences that are longer than the {tok.model_max_length} tokens which "
+            f"the tokenizer in {name} allows. Lower --max-tokens."
+        )
+    return tok
+
+
+def _saved_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         tok = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
