@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import numpy as np
 import typer
 from rich.console import Console
+from safetensors import SafetensorError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -23,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 console = Console()
+CHARTS = (".png", ".svg", ".pdf")
 
 Cache = Annotated[Optional[Path], typer.Option(help="Folder for embeddings, so that no text is encoded twice.")]  # noqa: UP045
 Trust = Annotated[bool, typer.Option(help="Allow encoders that bring their own code.")]
@@ -95,6 +97,8 @@ def load_encoders(specifications: list[str], *, trust: bool) -> dict[str, Senten
     encoders: dict[str, SentenceTransformer] = {}
     for specification in specifications:
         name, equals, path = specification.partition("=")
+        if Path(specification).exists():  # a path may hold the sign
+            equals = ""
         path = path if equals else specification
         name = name if equals else Path(path).name
         if name in encoders:
@@ -113,7 +117,9 @@ def fit(
     selector: Annotated[str, typer.Option(help="param, random, kmeans or farthest.")] = "param",
     limit: Annotated[int, typer.Option(help="Use the first so many texts.")] = 8000,
     support: Annotated[Optional[int], typer.Option(help="Support texts; the rest are held-out pairs.")] = None,  # noqa: UP045
-    seed: Annotated[int, typer.Option(help="Same seed, same bits.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Same seed, same bits, on one machine with the same number of threads.")
+    ] = 0,
     cache: Cache = None,
     trust_remote_code: Trust = False,
 ) -> None:
@@ -187,6 +193,11 @@ def report(
     with _errors():
         if chart is not None and len(encoders) == 1:  # said before the work, not after it
             raise ValueError("--chart shows pairs of encoders, but only one was given; name another, or leave it out.")
+        for path in (output, chart):
+            if path is not None and not path.parent.is_dir():
+                raise ValueError(f"{path.parent}, the folder of {path.name}, does not exist. Make it first.")
+        if chart is not None and chart.suffix not in CHARTS:
+            raise ValueError(f"--chart {chart} ends in {chart.suffix!r}; known: {', '.join(CHARTS)}.")
         result = retention_report(
             RelativeSpace.from_pretrained(space),
             load_encoders(encoders, trust=trust_remote_code),
@@ -195,11 +206,11 @@ def report(
             cache=cache,
             show_progress=True,
         )
-        if chart is not None:
-            draw(result, chart)
+        console.print(tables(result))
         if output is not None:
             output.write_text(json.dumps(result, indent=1), encoding="utf-8")
-    console.print(tables(result))
+        if chart is not None:
+            draw(result, chart)
 
 
 @app.command()
@@ -217,11 +228,14 @@ def translate(
     Example: relrep translate space old.npy --source all-MiniLM-L6-v2 --target all-mpnet-base-v2 --output new.npy
     """
     from relrep_hf.space import RelativeSpace
+    from relrep_hf.vector_files import NumpyVectors
 
     with _errors():
-        encoders = load_encoders([f"source={source}", f"target={target}"], trust=trust_remote_code)
+        if output.suffix != ".npy" or output.exists() or not output.parent.is_dir():
+            raise ValueError(f"--output {output} must be a new .npy file in a folder that exists.")
         opened = RelativeSpace.from_pretrained(space)
-        rows = np.load(vectors, mmap_mode="r", allow_pickle=False)
+        rows = NumpyVectors(vectors).rows  # it looks at what the file holds
+        encoders = load_encoders([f"source={source}", f"target={target}"], trust=trust_remote_code)
         width = int(encoders["target"].get_embedding_dimension() or 0)
         temporary = output.with_name(f".{output.name}.tmp")
         try:
@@ -339,12 +353,12 @@ def push(
 
 
 class _errors:
-    """Turn a ValueError into one line on stderr and exit code 1; anything else is a bug and keeps its trace."""
+    """Turn a mistake or a damaged file into one line on stderr and exit code 1; a bug keeps its trace."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (ValueError, FileNotFoundError)):
+        if isinstance(error, (ValueError, OSError, EOFError, SafetensorError)):
             Console(stderr=True).print(f"relrep: {error}", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(1) from error

@@ -177,6 +177,7 @@ def rebuild(encoder: SentenceTransformer, modules: OrderedDict[str, torch.nn.Mod
         default_prompt_name=encoder.default_prompt_name,
         similarity_fn_name="cosine",
     )
+    model.prompts = dict(encoder.prompts)  # the constructor adds empty ones, which would hide a prompt for "passage"
     model.module_kwargs = dict(getattr(encoder, "module_kwargs", None) or {})
     model.model_card_data.generate_widget_examples = False
     model.model_card_data.add_tags("relative-representations")

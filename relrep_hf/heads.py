@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -59,8 +60,10 @@ class RelativeHead:
         self.space = space
         self.classes = None if classes is None else [getattr(label, "item", lambda x=label: x)() for label in classes]
         rows = len(self.coefficients)
-        if self.classes is not None and rows != (1 if len(self.classes) == 2 else len(self.classes)):
+        if self.classes is not None and rows != len(self.classes) and (rows, len(self.classes)) != (1, 2):
             raise ValueError(f"{len(self.classes)} classes do not fit coefficients of shape {self.coefficients.shape}.")
+        if len(self.intercept) not in (1, rows):
+            raise ValueError(f"An intercept of {len(self.intercept)} numbers does not fit {rows} rows of coefficients.")
         self.mean = None if mean is None else np.asarray(mean, dtype=np.float64)
         if self.mean is not None and self.mean.shape != self.coefficients.shape[1:]:
             raise ValueError(
@@ -116,7 +119,8 @@ class RelativeHead:
             the head.
 
         Raises:
-            ValueError: the estimator is not linear.
+            ValueError: the estimator is not linear, or predicts otherwise than ``coef_`` and ``intercept_`` say (one
+                against one, a link function).
         """
         identity = space if isinstance(space, str) else _space(space)
         if isinstance(estimator, torch.nn.Linear):
@@ -130,7 +134,15 @@ class RelativeHead:
                 "estimators on attached.encode(...) directly."
             )
         classes = getattr(estimator, "classes_", None)
-        return cls(estimator.coef_, estimator.intercept_, space=identity, classes=classes, mean=mean)
+        head = cls(estimator.coef_, estimator.intercept_, space=identity, classes=classes, mean=mean)
+        rows = unit(np.random.default_rng(0).normal(size=(256, head.coefficients.shape[1])))
+        ours, theirs = head.predict(rows), estimator.predict(rows)
+        if not (np.allclose(ours, theirs) if classes is None else np.array_equal(ours, theirs)):
+            raise ValueError(
+                f"{type(estimator).__name__} predicts otherwise than its coef_ and intercept_ say (one class against "
+                "one, or a link function): it is no linear head. Use it on attached.encode(...) directly."
+            )
+        return head
 
     def scores(self, vectors: ArrayLike) -> NDArray[np.float64]:
         """Decision values.
@@ -150,6 +162,8 @@ class RelativeHead:
                 f"The head needs (texts, {self.coefficients.shape[1]}) relative vectors, not shape {matrix.shape}: "
                 "absolute vectors or another space?"
             )
+        if not np.isfinite(matrix).all():
+            raise ValueError("The vectors hold NaN or infinity; drop such rows first.")
         return matrix @ self.coefficients.T + self.intercept
 
     def predict(
@@ -168,7 +182,7 @@ class RelativeHead:
                 made the inputs: the inputs are shifted so that the mean of these falls on that of the training texts.
 
         Returns:
-            (N,) labels, or (N,) values of a regressor.
+            (N,) labels, or (N,) values of a regressor ((N, outputs) if it has several).
 
         Raises:
             ValueError: the model is in another space (both ids are named), or the head knows no mean to shift to.
@@ -179,7 +193,7 @@ class RelativeHead:
         def vectors(given: ArrayLike | Sequence[str]) -> NDArray[np.float64]:
             if isinstance(given, str):
                 raise ValueError(f"Give a list of texts, not the one string {given[:40]!r}.")
-            if not all(isinstance(item, str) for item in given):  # type: ignore[union-attr]
+            if not len(given) or not all(isinstance(item, str) for item in given):  # type: ignore[union-attr,arg-type]
                 return np.asarray(given, dtype=np.float64)
             if model is None:
                 raise ValueError("Texts need the model that is to encode them: predict(texts, model).")
@@ -192,9 +206,10 @@ class RelativeHead:
             relative = relative - (vectors(centre_on).mean(axis=0) - self.mean)
         scores = self.scores(relative)
         if self.classes is None:
-            return scores[:, 0]
+            return scores[:, 0] if scores.shape[1] == 1 else scores
         best = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
-        return np.asarray(self.classes)[best]
+        alike = len({type(label) for label in self.classes}) == 1
+        return np.asarray(self.classes, dtype=None if alike else object)[best]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write head and space id as JSON and safetensors, whole or not at all.
@@ -204,10 +219,13 @@ class RelativeHead:
         """
 
         def write(folder: Path) -> None:
-            config = {"format_version": FORMAT_VERSION, "space": self.space, "classes": self.classes}
-            (folder / CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=1), encoding="utf-8")
             arrays = {"coefficients": np.ascontiguousarray(self.coefficients), "intercept": self.intercept}
             save_file(arrays | ({} if self.mean is None else {"mean": self.mean}), folder / TENSORS)
+            config = {
+                "format_version": FORMAT_VERSION, "space": self.space, "classes": self.classes,
+                "tensors": _file_hash(folder / TENSORS),
+            }  # fmt: skip
+            (folder / CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=1), encoding="utf-8")
 
         write_folder(path, write)
 
@@ -222,7 +240,7 @@ class RelativeHead:
             the head.
 
         Raises:
-            ValueError: files are missing or made by a newer version.
+            ValueError: files are missing, damaged, mixed, or made by a newer version.
         """
         folder = Path(path)
         if not (folder / CONFIG).is_file() or not (folder / TENSORS).is_file():
@@ -230,6 +248,8 @@ class RelativeHead:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if config["format_version"] > FORMAT_VERSION:
             raise ValueError(f"{folder} has format {config['format_version']}, this package reads {FORMAT_VERSION}.")
+        if config.get("tensors", expected := _file_hash(folder / TENSORS)) != expected:
+            raise ValueError(f"{folder} mixes the {CONFIG} of one head with the {TENSORS} of another. Save it again.")
         tensors = load_file(folder / TENSORS)
         weights, bias = tensors["coefficients"], tensors["intercept"]
         return cls(weights, bias, space=config["space"], classes=config["classes"], mean=tensors.get("mean"))
@@ -270,6 +290,10 @@ def fit_logistic(
     mean, error = scores.mean(axis=0), scores.std(axis=0) / np.sqrt(folds)
     simplest = int(np.flatnonzero(mean >= mean.max() - error[mean.argmax()])[0])
     return LogisticRegression(C=grid[simplest], max_iter=500).fit(x, y)
+
+
+def _file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _space(model: SentenceTransformer) -> str:

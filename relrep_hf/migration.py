@@ -59,7 +59,8 @@ def translate(
         cache: folder for embeddings of the support.
 
     Returns:
-        (N, d_target) float32; rows of length 1 under cosine, since length is not in the relative coordinates.
+        (N, d_target) float32; rows of length 1 where the target's are, and under cosine, since length is not in the
+        relative coordinates.
 
     Raises:
         ValueError: dimensions disagree, or a model is in another space.
@@ -83,8 +84,17 @@ def translate(
     elif out.shape != shape:
         raise ValueError(f"out has shape {out.shape}, but the result has {shape}.")
     for start in range(0, len(rows), batch_size):
-        out[start : start + batch_size] = move(np.asarray(rows[start : start + batch_size]))
+        part = np.asarray(rows[start : start + batch_size])
+        _check_finite(part, first=start)
+        out[start : start + batch_size] = move(part)
     return out
+
+
+def _check_finite(rows: NDArray[Any], *, first: int) -> None:
+    """Refuse NaN and infinity; ``first`` is the number of the first row."""
+    if not np.isfinite(rows).all():
+        row = first + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+        raise ValueError(f"Vector {row} is not finite (NaN or infinity); drop such rows of the index first.")
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,8 @@ class Translation:
         inverse: (d_target, m) pseudo-inverse of the target's map.
         relative_origin: (m,) where ``origin`` is in the relative space.
         origin: (d_target,) what comes back where the anchors see nothing: the target's mean (WIP) or zero (cosine).
-        normalize: bring results to length 1 (cosine).
+        normalize: bring results to length 1: under cosine, and where all vectors of the target have it, so that an
+            index that ranks by inner product goes on ranking by cosine.
     """
 
     source: AffineMap
@@ -123,7 +134,8 @@ class Translation:
         into, out_of = space.map_for(source, name="source"), space.map_for(target, name="target")
         origin = np.asarray(target, np.float64).mean(axis=0) * (not out_of.normalize)
         inverse = np.asarray(np.linalg.pinv(out_of.weight, rcond=rcond), np.float64)
-        return cls(into, inverse, out_of.weight @ origin + out_of.bias, origin, out_of.normalize)
+        normalize = out_of.normalize or bool(np.allclose(np.linalg.norm(target, axis=1), 1.0, atol=1e-3))
+        return cls(into, inverse, out_of.weight @ origin + out_of.bias, origin, normalize)
 
     @property
     def dims(self) -> int:
@@ -196,9 +208,7 @@ class MoveRows:
         name = self.vectors.vector_column
         for batch in self.vectors(start, stop):
             old = read_vectors(batch.column(name), name=name)
-            if not np.isfinite(old).all():
-                row = start + int(np.flatnonzero(~np.isfinite(old).all(axis=1))[0])
-                raise ValueError(f"Vector {row} is not finite (NaN or infinity); drop such rows of the index first.")
+            _check_finite(old, first=start)
             columns = [
                 vector_array(self.move(old).astype(np.float32)) if field.name == name else batch.column(field.name)
                 for field in self.schema
@@ -353,9 +363,12 @@ def _recall_of_others(truth: NDArray[Any], asked: NDArray[Any], moved: NDArray[A
 
 
 def _fingerprint(vectors: VectorFiles, *, ends: int = 64) -> str:
-    """Hash of the first and the last rows: enough to see that a restarted run was given another index."""
+    """Hash of all vectors, and of the first and the last rows whole: a restarted run must be given the same index."""
     digest = hashlib.sha256()
     for start, stop in ((0, min(ends, vectors.count)), (max(vectors.count - ends, 0), vectors.count)):
         for batch in vectors(start, stop):
             digest.update(json.dumps(batch.to_pylist(), default=str).encode())
+    for batch in vectors(0, vectors.count):
+        rows = read_vectors(batch.column(vectors.vector_column), name=vectors.vector_column)
+        digest.update(np.ascontiguousarray(rows).tobytes())
     return digest.hexdigest()[:16]

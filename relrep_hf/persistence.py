@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from huggingface_hub import snapshot_download
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from relrep_hf.cards import space_card
@@ -81,14 +82,20 @@ def read_space(path: str | os.PathLike[str]) -> tuple[dict[str, Any], NDArray[np
         config and mixing (m, K).
 
     Raises:
-        ValueError: a file is missing.
+        ValueError: a file is missing or damaged.
     """
     folder = Path(path)
     absent = [name for name in (CONFIG, TENSORS) if not (folder / name).is_file()]
     if absent:
         raise ValueError(f"{folder} is not a relative space: {' and '.join(absent)} missing. Was it space.save'd?")
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    tensors = load_file(folder / TENSORS)
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / TENSORS)
+        absent = [key for key in ("id", "support") if key not in config]
+    except (ValueError, TypeError, SafetensorError) as error:
+        raise ValueError(f"{folder} holds a damaged space ({error}). Copy or save it again.") from error
+    if not isinstance(config, dict) or absent:
+        raise ValueError(f"{folder / CONFIG} is not that of a space: it lacks {', '.join(absent) or 'everything'}.")
     if "mixing" in tensors:
         return config, tensors["mixing"]
     mixing = np.zeros((len(tensors["values"]), len(config["support"])), np.float32)

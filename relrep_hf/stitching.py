@@ -60,4 +60,6 @@ def stitch(
 
 def _prompt(model: SentenceTransformer, side: str) -> str:
     """The prompt that an encoder would use by itself on this side."""
-    return model.prompts.get(side) or model.prompts.get(model.default_prompt_name or "") or ""
+    names = ("query",) if side == "query" else ("document", "passage", "corpus")  # as sentence-transformers looks
+    own = next((text for name in names if (text := model.prompts.get(name))), "")
+    return own or model.prompts.get(model.default_prompt_name or "") or ""

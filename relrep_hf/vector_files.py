@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from relrep_hf.provenance import KEY
+
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -79,25 +81,28 @@ class NumpyVectors:
     vector_column: str = "vector"
 
     def __post_init__(self) -> None:
-        rows = self._rows
+        rows = self.rows
         if rows.ndim != 2 or rows.dtype.kind != "f":
             raise ValueError(f"{self.path} holds {rows.dtype} of shape {rows.shape}; vectors (texts, dims) are needed.")
         if self.ids is not None and len(self.ids) != len(rows):
             raise ValueError(f"There are {len(self.ids)} ids for {len(rows)} vectors in {self.path}.")
+        if self.ids is not None and len(np.unique(self.ids)) < len(self.ids):
+            raise ValueError(f"Only {len(np.unique(self.ids)):,} of the {len(self.ids):,} ids are different.")
 
     @property
-    def _rows(self) -> NDArray[Any]:
+    def rows(self) -> NDArray[Any]:
+        """The vectors, memory-mapped."""
         return np.load(self.path, mmap_mode="r", allow_pickle=False)
 
     @property
     def count(self) -> int:
         """Number of vectors."""
-        return len(self._rows)
+        return len(self.rows)
 
     @property
     def dims(self) -> int:
         """Numbers in a vector."""
-        return int(self._rows.shape[1])
+        return int(self.rows.shape[1])
 
     @property
     def schema(self) -> pa.Schema:
@@ -107,7 +112,7 @@ class NumpyVectors:
 
     def __call__(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Rows ``[start, stop)``."""
-        rows = self._rows
+        rows = self.rows
         for first in range(start, stop, BATCH):
             last = min(first + BATCH, stop)
             ids = np.arange(first, last) if self.ids is None else self.ids[first:last]
@@ -133,8 +138,11 @@ class ParquetVectors:
         if self.vector_column not in schema.names:
             raise ValueError(f"{self.paths[0]} has the columns {schema.names}, but no {self.vector_column!r}.")
         for path in self.paths[1:]:
-            if not pq.read_schema(path).equals(schema):
+            other = pq.read_schema(path)
+            if not other.equals(schema):
                 raise ValueError(f"{path} has other columns than {self.paths[0]}.")
+            if _made_by(other) != _made_by(schema):
+                raise ValueError(f"{path} was made by another encoder, or in another space, than {self.paths[0]}.")
         counts = [pq.read_metadata(path).num_rows for path in self.paths]
         object.__setattr__(self, "_starts", [0, *accumulate(counts)])
 
@@ -264,4 +272,9 @@ def _read_ids(path: Path) -> NDArray[Any]:
     """Ids from .npy, or one a line."""
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
-    return np.array(path.read_text(encoding="utf-8").splitlines())
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # an id may hold other line separators
+    return np.array([line.removesuffix("\r") for line in lines])
+
+
+def _made_by(schema: pa.Schema) -> bytes | None:
+    return (schema.metadata or {}).get(KEY.encode())

@@ -195,10 +195,16 @@ def test_vector_files_refuse(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 2), np.float32))
     pq.write_table(pa.table({"id": [1], "emb": [[1.0]]}), tmp_path / "other.parquet")
     (tmp_path / "one.txt").write_text("a\n")
+    (tmp_path / "twice.txt").write_text("a\u2028b\na\u2028b\nc\n", encoding="utf-8")
+    for name in ("ours", "theirs"):
+        table = pa.table({"vector": [[1.0]]}).replace_schema_metadata({"relrep": name})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
     for sources, options, words in (
         (["flat.npy"], {}, r"float64 of shape \(3,\)"),
         (["none.npy"], {}, "not a file"),
         (["x.npy"], {"ids": tmp_path / "one.txt"}, "1 ids for 3 vectors"),
+        (["x.npy"], {"ids": tmp_path / "twice.txt"}, "Only 2 of the 3 ids"),
+        (["ours.parquet", "theirs.parquet"], {}, "made by another encoder"),
         (["other.parquet"], {}, "no 'vector'"),
         (["other.parquet"], {"ids": tmp_path / "one.txt"}, "belongs to a .npy file"),
         (["none.parquet"], {}, "not a parquet file"),
@@ -305,6 +311,18 @@ def test_migrated_shards_hold_what_the_space_says(index, tmp_path, into):
     wrong = old if into == "absolute" else other.attach(new)
     with pytest.raises(ValueError, match="this model is"):
         mine.check(wrong)
+
+
+def test_a_restarted_migration_notices_another_index(index, tmp_path):
+    folder, space, old, new, _ = index
+    vectors = np.load(folder / "old.npy")
+    np.save(tmp_path / "index.npy", vectors)
+    arguments = {"space": space, "source": old, "target": new, "rows_per_shard": 100}
+    migrate(open_vectors([tmp_path / "index.npy"]), tmp_path / "new", **arguments)
+    vectors[110:120] = vectors[:10]  # neither the first nor the last rows
+    np.save(tmp_path / "index.npy", vectors)
+    with pytest.raises(ValueError, match=r"vectors: .* then, .* now"):
+        migrate(open_vectors([tmp_path / "index.npy"]), tmp_path / "new", **arguments)
 
 
 def test_the_gate_says_by_how_much_and_writes_nothing(index, tmp_path):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from sentence_transformers import SentenceTransformer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sentence_transformers.sentence_transformer.modules import Normalize
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+from sklearn.svm import SVC
 from typer.testing import CliRunner
 
 from relrep_hf import RelativeHead, RelativeSpace, retention_report, space_id, stitch
@@ -96,6 +100,42 @@ def test_head_takes_over_estimators(space, encoders, texts) -> None:
         RelativeHead.from_estimator(object(), space=model)
 
 
+def test_head_refuses_what_is_not_linear() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 6))
+    y = (x[:, :3] + 0.1).argmax(axis=1)
+    for estimator, target in ((SVC(kernel="linear"), y), (PoissonRegressor(), np.exp(x[:, 0]))):
+        with pytest.raises(ValueError, match="predicts otherwise"):
+            RelativeHead.from_estimator(estimator.fit(x, target), space="0" * 16)
+    several = Ridge().fit(x, x[:, :2])
+    rows = x / np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        RelativeHead.from_estimator(several, space="0" * 16).predict(x), several.predict(rows), rtol=1e-6
+    )
+    two = torch.nn.Linear(6, 2)
+    with torch.no_grad():
+        expected = two(torch.from_numpy(rows).float()).argmax(dim=1).numpy()
+    head = RelativeHead.from_estimator(two, space="0" * 16)
+    assert np.array_equal(head.predict(x), expected)
+    assert head.predict(np.zeros((0, 6))).shape == (0,)
+    with pytest.raises(ValueError, match="NaN"):
+        head.predict(np.full((1, 6), np.nan))
+    with pytest.raises(ValueError, match="intercept of 5"):
+        RelativeHead(np.zeros((1, 6)), np.zeros(5), space="0" * 16)
+    mixed = RelativeHead(np.eye(3), np.zeros(3), space="0" * 16, classes=[1, "b", 2.5])
+    assert mixed.predict(np.eye(3)).tolist() == [1, "b", 2.5]
+
+
+def test_files_of_two_heads_are_not_mixed(tmp_path) -> None:
+    one = RelativeHead(np.ones((1, 3)), [0.0], space="0" * 16, classes=["neg", "pos"])
+    other = RelativeHead(-np.ones((1, 3)), [0.0], space="0" * 16, classes=["pos", "neg"])
+    one.save(tmp_path / "one")
+    other.save(tmp_path / "other")
+    (tmp_path / "other/head.json").replace(tmp_path / "one/head.json")
+    with pytest.raises(ValueError, match=r"mixes the head\.json"):
+        RelativeHead.load(tmp_path / "one")
+
+
 def test_head_is_recentred_on_unlabelled_texts(space, encoders, texts, held_out, tmp_path) -> None:
     a, b = space.attach(encoders["s50"]), space.attach(encoders["s64"])
     head = RelativeHead.fit(a, texts, labels_of(texts))
@@ -139,6 +179,19 @@ def test_translate_moves_an_index_without_its_texts(encoders, texts, held_out, t
         space.translate(new, encoders["s24"], encoders["s50"])
     with pytest.raises(ValueError, match="out has shape"):
         space.translate(old, encoders["s24"], encoders["s50"], out=np.zeros((1, 2), np.float32))
+
+
+def test_moved_vectors_have_length_one_where_the_target_s_have(encoders, texts, held_out) -> None:
+    """Else an index that ranks by inner product would rank by what moving left of their lengths."""
+    unit_length = SentenceTransformer(modules=[*encoders["s24"].children(), Normalize()], device="cpu")
+    pair = {"unit": unit_length, "s50": encoders["s50"]}
+    space = RelativeSpace.fit(pair, texts, anchors=20, selector="random", show_progress=False)
+    moved = space.translate(encoders["s50"].encode(held_out), encoders["s50"], unit_length)
+    np.testing.assert_allclose(np.linalg.norm(moved, axis=1), 1, atol=1e-5)
+    back = space.translate(unit_length.encode(held_out), unit_length, encoders["s50"])
+    assert np.ptp(np.linalg.norm(back, axis=1)) > 0.01
+    with pytest.raises(ValueError, match="Vector 1 is not finite"):
+        space.translate(np.array([[0.0] * 50, [np.nan] * 50]), encoders["s50"], unit_length)
 
 
 def test_translating_to_itself_is_the_identity_where_anchors_see_everything(encoders, texts, held_out) -> None:
@@ -253,6 +306,16 @@ def test_command_line(encoders, texts, held_out, tmp_path) -> None:
         "translate", at("space"), at("old.npy"), "--source", at("s24"), "--target", at("s50"), "--output", at("new.npy")
     )
     assert np.load(tmp_path / "new.npy").shape == (len(held_out), 50)
+    sides = ("--source", at("s24"), "--target", at("s50"), "--output")
+    assert "must be a new .npy file" in run("translate", at("space"), at("old.npy"), *sides, at("old.npy"), code=1)
+    assert "must be a new .npy file" in run("translate", at("space"), at("old.npy"), *sides, at("no/new.npy"), code=1)
+    np.save(tmp_path / "flat.npy", np.zeros(3))
+    assert "shape (3,)" in run("translate", at("space"), at("flat.npy"), *sides, at("z.npy"), code=1)
+    late = ("report", at("space"), *models, "--texts", at("dev.txt"))
+    assert "does not exist" in run(*late, "--output", at("no/report.json"), code=1)
+    assert "known: .png" in run(*late, "--chart", at("c.foo"), code=1)
+    assert "not that of a space" in _with(tmp_path / "space/space.json", "[]", lambda: run(*late, code=1))
+    assert "damaged space" in _with(tmp_path / "space/mixing.safetensors", "x", lambda: run(*late, code=1))
     message = run("fit", at("s24"), "--texts", at("dev.txt"), "--output", at("x"), "--anchors", "999", code=1)
     assert "anchors=999" in message
     assert not (tmp_path / "x").exists()
@@ -265,8 +328,18 @@ def test_command_line(encoders, texts, held_out, tmp_path) -> None:
         "--target",
         at("s24"),
         "--output",
-        at("y"),
+        at("y.npy"),
         code=1,
     )
     assert not list(tmp_path.glob("*y*.tmp"))
     assert not list(tmp_path.glob(".y*"))
+
+
+def _with(path: Path, content: str, run: Callable[[], str]) -> str:
+    """What is printed while a file holds something else."""
+    before = path.read_bytes()
+    path.write_text(content)
+    try:
+        return run()
+    finally:
+        path.write_bytes(before)
