@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from collections.abc import Callable
@@ -51,6 +52,17 @@ def test_stitch_uses_the_prompt_of_each_side(space, encoders, held_out) -> None:
     query, document = space.attach(encoders["s50"]), space.attach(encoders["s64"])
     np.testing.assert_allclose(model.encode_query(held_out[:3]), query.encode_query(held_out[:3]), atol=1e-6)
     np.testing.assert_allclose(model.encode_document(held_out[:3]), document.encode_document(held_out[:3]), atol=1e-6)
+
+
+def test_a_prompt_for_passages_is_that_of_documents(space, encoders, held_out) -> None:
+    """E5 names it so; sentence-transformers' encode_document finds it by that name too."""
+    encoder = copy.deepcopy(encoders["s64"])
+    encoder.prompts = {"query": "a cat ", "passage": "a dog "}
+    attached = space.attach(encoder)
+    assert attached.prompts == encoder.prompts
+    model = stitch(query=attached, document=attached)
+    assert model.prompts == {"query": "a cat ", "document": "a dog "}
+    np.testing.assert_allclose(model.encode_document(held_out[:3]), attached.encode_document(held_out[:3]), atol=1e-6)
 
 
 def test_stitch_refuses_two_spaces(space, encoders, texts) -> None:
