@@ -28,7 +28,16 @@ from typing import Any
 
 import torch
 from banyan_common import data_folder, encoder_folder, parser, print_table, save
-from banyan_languages import CONTROLS, cosines, is_trained, model_folder, training_cost, word2vec, word2vec_passes
+from banyan_languages import (
+    CONTROLS,
+    PROMPTS,
+    cosines,
+    is_trained,
+    model_folder,
+    training_cost,
+    word2vec,
+    word2vec_passes,
+)
 from banyan_runs import correlation, interval
 from peers import sentence_vectors, words_cutter
 from sentence_transformers import SentenceTransformer
@@ -40,6 +49,7 @@ from banyan_hf.evaluation.suites import SEMREL
 from banyan_hf.persistence import load_encoder
 from banyan_hf.training.recipe import Recipe
 
+JUDGE = "e5-multilingual"
 WORDS = (8, 30)
 RANKS = [0, *(2**k for k in range(12))]  # of the neighbour: the nearest, then ever farther ones
 
@@ -66,7 +76,8 @@ def judged_pairs(vectors: Tensor) -> Tensor:
 def judged_row(code: str, text: Path, work: Path, seed: int, judge: SentenceTransformer, number: int) -> dict[str, Any]:
     folder = model_folder(work, code, seed)
     sentences = sample(text, number)
-    prompted = judge.encode(sentences, prompt="query: ", batch_size=64, convert_to_tensor=True, show_progress_bar=True)
+    prompt = PROMPTS[JUDGE]["all"]
+    prompted = judge.encode(sentences, prompt=prompt, batch_size=64, convert_to_tensor=True, show_progress_bar=True)
     pairs = judged_pairs(prompted)
     judgement = cosines(prompted[pairs])
     model, tokenizer = load_encoder(str(folder))
@@ -94,7 +105,7 @@ def main() -> None:
     arguments.add_argument("--sentences", type=int, default=6000)
     args = arguments.parse_args()
     data = data_folder()
-    if (judge_folder := encoder_folder("e5-multilingual")) is None:
+    if (judge_folder := encoder_folder(JUDGE)) is None:
         sys.exit(1)
     recipe = Recipe.named("lang", seed=args.seed)
     missing = [code for code in args.languages if not is_trained(model_folder(args.work, code, args.seed), recipe)]

@@ -6,7 +6,6 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,9 +25,9 @@ from banyan_hf.training.recipe import Recipe
 POOLINGS = ("root", "mean", "root_mean")
 HELD_OUT_BATCH = 256
 # The paper's model and tokenizer, whole sentences, uniform negatives: what speed and structures were measured with.
-PLAIN = replace(
-    Recipe.named("paper"), num_negatives=1000, epochs=3, batch_size=256, learning_rate=5e-3, schedule="linear"
-)
+PLAIN = Recipe.named(
+    "paper", num_negatives=1000, epochs=3, batch_size=256, learning_rate=5e-3, schedule="linear"
+)  # fmt: skip
 ONLY_MIN_STEPS = 1e-9  # epochs of a recipe whose `min_steps` alone says how long it trains
 
 

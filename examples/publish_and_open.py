@@ -52,19 +52,10 @@ from relrep_hf import RelativeSpace, retention_report, space_id
 
 TEXTS = ["the kitten naps on the couch after lunch.", "the central bank cuts interest rates this week.", ""]
 QUERY = "a small dog rests on the sofa."
-RECIPE = Recipe(
-    tokenizer_kind="bpe",
-    vocab_size=300,
-    hidden_size=64,
-    num_channels=32,
-    dropout=0.1,
-    token_dropout=0.0,
-    num_negatives=100,
-    negative_power=0.0,
-    span_tokens=None,
-    epochs=2,
-    learning_rate=0.01,
-)
+RECIPE = Recipe.named(
+    "paper", vocab_size=300, hidden_size=64, num_channels=32, num_negatives=100, epochs=2, batch_size=128,
+    learning_rate=0.01, schedule="linear",
+)  # fmt: skip
 console = Console(highlight=False)
 say = console.print
 

@@ -60,9 +60,9 @@ def main() -> None:
 
     print(f"[bold]1. Train[/] on {text}")
     # A toy language has few words, all of them frequent: each is one piece (BPE), and nothing of it is hidden.
-    recipe = Recipe(
-        tokenizer_kind="bpe", vocab_size=300, hidden_size=64, num_channels=32, dropout=0.1, token_dropout=0.0,
-        num_negatives=100, negative_power=0.0, span_tokens=None, epochs=4, batch_size=256, learning_rate=0.01,
+    recipe = Recipe.named(
+        "paper", vocab_size=300, hidden_size=64, num_channels=32, num_negatives=100, epochs=4, batch_size=256,
+        learning_rate=0.01, schedule="linear",
     )  # fmt: skip
     train([str(text)], folder, recipe=recipe)
 

@@ -248,7 +248,7 @@ class RelativeHead:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if config["format_version"] > FORMAT_VERSION:
             raise ValueError(f"{folder} has format {config['format_version']}, this package reads {FORMAT_VERSION}.")
-        if config.get("tensors", expected := _file_hash(folder / TENSORS)) != expected:
+        if "tensors" in config and config["tensors"] != _file_hash(folder / TENSORS):
             raise ValueError(f"{folder} mixes the {CONFIG} of one head with the {TENSORS} of another. Save it again.")
         tensors = load_file(folder / TENSORS)
         weights, bias = tensors["coefficients"], tensors["intercept"]

@@ -86,8 +86,8 @@ class NumpyVectors:
             raise ValueError(f"{self.path} holds {rows.dtype} of shape {rows.shape}; vectors (texts, dims) are needed.")
         if self.ids is not None and len(self.ids) != len(rows):
             raise ValueError(f"There are {len(self.ids)} ids for {len(rows)} vectors in {self.path}.")
-        if self.ids is not None and len(np.unique(self.ids)) < len(self.ids):
-            raise ValueError(f"Only {len(np.unique(self.ids)):,} of the {len(self.ids):,} ids are different.")
+        if self.ids is not None and (different := len(np.unique(self.ids))) < len(self.ids):
+            raise ValueError(f"Only {different:,} of the {len(self.ids):,} ids are different.")
 
     @property
     def rows(self) -> NDArray[Any]:

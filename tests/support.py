@@ -135,20 +135,10 @@ def grammar_sentences(n: int, *, seed: int) -> list[str]:
     return [sentence() for _ in range(n)]
 
 
-TINY = Recipe(
-    tokenizer_kind="bpe",
-    vocab_size=150,
-    hidden_size=32,
-    num_channels=16,
-    num_negatives=None,
-    negative_power=0.0,
-    dropout=0.1,
-    token_dropout=0.0,
-    span_tokens=None,
-    epochs=12,
-    batch_size=32,
-    learning_rate=0.02,
-)
+TINY = Recipe.named(
+    "paper", vocab_size=150, hidden_size=32, num_channels=16, epochs=12, batch_size=32, learning_rate=0.02,
+    schedule="linear",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -101,6 +101,26 @@ def main_score(output: Path, name: str) -> float:
     return result(output, name)["scores"]["test"][0]["main_score"]
 
 
+def ndcg_of_scifact(data: Path, encoder: SentenceTransformer, *, query: str = "", document: str = "") -> float:
+    """NDCG@10 by scikit-learn, with a prompt before each query and document."""
+    folder = data / "retrieval" / "scifact"
+    relevant = read_qrels(folder / "qrels" / "test.tsv")
+    corpus = read_records(folder / "corpus.jsonl")
+    queries = [record for record in read_records(folder / "queries.jsonl") if record["id"] in relevant]
+    truth = np.array([[relevant[q["id"]].get(d["id"], 0) for d in corpus] for q in queries])
+    asked, documents = (
+        encoder.encode([prompt + record["text"] for record in records])
+        for prompt, records in ((query, queries), (document, corpus))
+    )
+    return ndcg_score(truth, encoder.similarity(asked, documents).numpy(), k=10)
+
+
+def copy_with_pooling(model: Path, target: Path, pooling: str) -> None:
+    shutil.copytree(model, target, ignore=shutil.ignore_patterns("checkpoints"))
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "pooling": pooling}))
+
+
 class TestScores:
     """Each kind of task beside a computation that does not use MTEB."""
 
@@ -116,14 +136,7 @@ class TestScores:
         assert 100 * main_score(scored, "simlex") == pytest.approx(expected, abs=1e-3)
 
     def test_retrieval(self, scored, data, encoder):
-        folder = data / "retrieval" / "scifact"
-        relevant = read_qrels(folder / "qrels" / "test.tsv")
-        corpus = read_records(folder / "corpus.jsonl")
-        queries = [query for query in read_records(folder / "queries.jsonl") if query["id"] in relevant]
-        vectors = encoder.encode([record["text"] for record in corpus])
-        truth = np.array([[relevant[q["id"]].get(d["id"], 0) for d in corpus] for q in queries])
-        found = encoder.similarity(encoder.encode([q["text"] for q in queries]), vectors).numpy()
-        assert main_score(scored, "scifact") == pytest.approx(ndcg_score(truth, found, k=10), abs=1e-4)
+        assert main_score(scored, "scifact") == pytest.approx(ndcg_of_scifact(data, encoder), abs=1e-4)
 
     def test_probe(self, scored, data, encoder):
         """Five seeds, their mean and spread; on texts that any classifier can tell apart it is nearly perfect."""
@@ -193,9 +206,7 @@ class TestResults:
     def test_two_models_in_one_table(self, trained, data, tmp_path):
         """Another pooling is another model: neither may be given the other's scores."""
         other = tmp_path / "model"
-        shutil.copytree(trained.folder, other, ignore=shutil.ignore_patterns("checkpoints"))
-        config = json.loads((other / "config.json").read_text())
-        (other / "config.json").write_text(json.dumps({**config, "pooling": "mean"}))
+        copy_with_pooling(trained.folder, other, "mean")
         rows = suites.file_entries([data / "eval" / "english" / "sts12_test.csv"])
         scores = [evaluate(str(folder), rows, tmp_path / "out", say=quiet) for folder in (trained.folder, other)]
         assert scores[0] != scores[1]
@@ -207,9 +218,7 @@ class TestResults:
         path = tmp_path / "mine.csv"
         for pooling, scores in (("root", "123"), ("mean", "132")):
             model = tmp_path / pooling
-            shutil.copytree(trained.folder, model, ignore=shutil.ignore_patterns("checkpoints"))
-            config = json.loads((model / "config.json").read_text())
-            (model / "config.json").write_text(json.dumps({**config, "pooling": pooling}))
+            copy_with_pooling(trained.folder, model, pooling)
             pairs = zip(("the cat,the dog", "a bus,the king", "the cat,a bus"), scores, strict=True)
             path.write_text("sent1,sent2,score\n" + "".join(f"{pair},{score}\n" for pair, score in pairs))
             evaluate(str(model), suites.file_entries([path]), tmp_path / "out", say=quiet)
@@ -232,14 +241,7 @@ class TestResults:
             return encoder.encode(["the cat " + text for text in texts], convert_to_tensor=True)
 
         assert scores["sts12"] == pytest.approx(spearman(prompted, pairs), abs=1e-3)
-        folder = data / "retrieval" / "scifact"
-        relevant = read_qrels(folder / "qrels" / "test.tsv")
-        corpus = read_records(folder / "corpus.jsonl")
-        queries = [query for query in read_records(folder / "queries.jsonl") if query["id"] in relevant]
-        truth = np.array([[relevant[q["id"]].get(d["id"], 0) for d in corpus] for q in queries])
-        documents = encoder.encode(["the king " + record["text"] for record in corpus])
-        asked = encoder.encode(["a bus " + query["text"] for query in queries])
-        expected = ndcg_score(truth, encoder.similarity(asked, documents).numpy(), k=10)
+        expected = ndcg_of_scifact(data, encoder, query="a bus ", document="the king ")
         assert scores["scifact"] == pytest.approx(100 * expected, abs=1e-2)
         (manifest,) = tmp_path.glob("*/manifest.json")
         assert json.loads(manifest.read_text())["prompts"] == prompts
